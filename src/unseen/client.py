@@ -1,0 +1,161 @@
+"""A client's whole world: its data, its networks, its randomness, its memory. A task sees nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from unseen.codec import State
+from unseen.data.domain import Holding, Pixels, Samples
+from unseen.payload import Memory
+from unseen.task import Task
+
+__all__ = ["Batch", "Client", "Pool", "Precision", "Recall"]
+
+Batch = tuple[Tensor, Tensor]
+Precision = Literal["fp32", "bf16"]
+M = TypeVar("M", bound=Memory)
+Step = TypeVar("Step", bound=Callable[..., Any])
+Recall = Callable[[type[Any]], Any]
+
+
+class Pool:
+    """Networks and optimisers that tasks borrow. One task runs at a time, so a thousand clients need no thousand networks."""
+
+    def __init__(self, builders: Mapping[str, Callable[[], nn.Module]], device: torch.device) -> None:
+        self._builders, self.device = builders, device
+        self._networks: dict[tuple[str, int], nn.Module] = {}
+        self._optimizers: dict[tuple[Any, ...], Optimizer] = {}
+
+    def network(self, role: str, number: int) -> nn.Module:
+        if role not in self._builders:
+            raise KeyError(f"no network for the role {role!r}; this method has {', '.join(sorted(self._builders))}")
+        key = (role, number)
+        if key not in self._networks:
+            self._networks[key] = self._builders[role]().to(self.device)
+        return self._networks[key]
+
+    def optimizer(self, kind: type[Optimizer], nets: Sequence[nn.Module], settings: dict[str, Any]) -> Optimizer:
+        key = (kind, *(id(net) for net in nets), *sorted(settings.items()))
+        if key not in self._optimizers:
+            self._optimizers[key] = kind([p for net in nets for p in net.parameters()], **settings)
+        optimizer = self._optimizers[key]
+        optimizer.state.clear()
+        for group in optimizer.param_groups:
+            group.update(settings)  # a schedule may have moved the learning rate
+        return optimizer
+
+
+class Client:
+    """One client during one task."""
+
+    def __init__(
+        self,
+        holding: Holding,
+        task: Task,
+        pool: Pool,
+        rng: torch.Generator,
+        pixels: Pixels,
+        precision: Precision = "fp32",
+        recall: Recall = lambda kind: None,
+    ) -> None:
+        self.id, self.task, self.device, self.rng = holding.client, task, pool.device, rng
+        self.remembered: dict[str, Memory] = {}
+        self._holding, self._pool, self._recall, self._precision = holding, pool, recall, precision
+        self._built: dict[str, int] = {}
+        scale = 1 / (255 * torch.tensor(pixels.std))
+        shift = torch.tensor(pixels.mean) / torch.tensor(pixels.std)
+        self._scale, self._shift = (t.view(1, -1, 1, 1).to(pool.device) for t in (scale, shift))
+
+    @property
+    def samples(self) -> int:
+        """How many samples this client trains on."""
+        return len(self._holding.train)
+
+    def build(self, role: str, state: State) -> Any:
+        """The network of that role with these weights, in training mode. Asked twice, it gives two networks."""
+        number = self._built.get(role, 0)
+        self._built[role] = number + 1
+        net = self._pool.network(role, number)
+        net.load_state_dict(state)
+        net.zero_grad(set_to_none=True)
+        return net.requires_grad_(True).train()
+
+    def optimizer(self, kind: type[Optimizer], net: nn.Module | Sequence[nn.Module], **settings: Any) -> Any:
+        """A fresh optimiser of that kind over the parameters of one network or several."""
+        return self._pool.optimizer(kind, [net] if isinstance(net, nn.Module) else list(net), settings)
+
+    def step(self, fn: Step) -> Step:
+        """A training step, run in the experiment's precision."""
+        if self._precision == "fp32":
+            return fn
+
+        def in_precision(*args: Any) -> Any:
+            with self.autocast():
+                return fn(*args)
+
+        return in_precision  # type: ignore[return-value]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bf16")
+
+    def batches(
+        self, *, size: int, epochs: int | None = None, steps: int | None = None, shuffle: bool = True, drop_last: bool = False
+    ) -> Iterator[Batch]:
+        """Training batches: `epochs` whole passes, or exactly `steps` full batches that go on into the next pass.
+
+        `drop_last` leaves out a pass's last, incomplete batch, unless it is the only one.
+        """
+        if (epochs is None) == (steps is None):
+            raise TypeError("give either epochs or steps")
+        train = self._holding.train
+        if not len(train):
+            return
+        if epochs is not None:
+            for _ in range(epochs):
+                for chunk in self._order(shuffle).split(size):
+                    if len(chunk) == size or not drop_last or len(train) < size:
+                        yield self._batch(train, chunk)
+            return
+        left = torch.empty(0, dtype=torch.long)
+        for _ in range(steps or 0):
+            while len(left) < size:
+                left = torch.cat([left, self._order(shuffle)])
+            chunk, left = left[:size], left[size:]
+            yield self._batch(train, chunk)
+
+    def validation(self, size: int) -> Iterator[Batch]:
+        """The validation part, in order, never augmented."""
+        part = self._holding.validation
+        for chunk in torch.arange(len(part)).split(size) if len(part) else ():
+            yield self._batch(part, chunk)
+
+    def images(self, size: int) -> Iterator[Tensor]:
+        """The training images in order, not augmented: for spectra and statistics."""
+        for chunk in torch.arange(self.samples).split(size) if self.samples else ():
+            yield self._batch(self._holding.train, chunk)[0]
+
+    def remember(self, memory: Memory) -> None:
+        """Keep this here for later rounds. It counts once the server accepted this task's answer."""
+        if not isinstance(memory, Memory):
+            raise TypeError(f"{self.id} is to remember a {type(memory).__name__}; expected a Memory")
+        self.remembered[type(memory).__name__] = memory
+
+    def recall(self, kind: type[M]) -> M | None:
+        """What this client last remembered of that kind, or None."""
+        held = self.remembered.get(kind.__name__)
+        return held if isinstance(held, kind) else self._recall(kind)
+
+    def _order(self, shuffle: bool) -> Tensor:
+        n = self.samples
+        return torch.randperm(n, generator=self.rng) if shuffle else torch.arange(n)
+
+    def _batch(self, samples: Samples, positions: Tensor) -> Batch:
+        images, labels = samples.take(positions)
+        x = images.to(self.device).float().mul_(self._scale).sub_(self._shift)
+        return x, labels.to(self.device)

@@ -1,0 +1,158 @@
+"""Domains, the data sets they form, and the samples that a client holds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unseen.errors import BadInput, choose
+from unseen.task import Task
+
+__all__ = ["IMAGENET", "UNIT", "Domain", "DomainDataset", "Fold", "Holding", "Partition", "Pixels", "Protocol", "Samples"]
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How stored bytes become a network's input: (byte / 255 - mean) / std, per channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+UNIT = Pixels((0.0,), (1.0,))
+IMAGENET = Pixels((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """The images of one site or style. Arrays may be memory-mapped; nothing is read until samples are taken."""
+
+    name: str
+    images: NDArray[np.uint8]  # [n, channels, height, width]
+    labels: NDArray[Any]  # int64 [n], or masks uint8 {0, 1} [n, structures, height, width]
+    groups: NDArray[np.str_] | None = None  # patient, slide or volume of each sample; never split between two parts
+    split: NDArray[np.str_] | None = None  # official part of each sample: "train", "val" or "test"
+    spacing: NDArray[np.float32] | None = None  # millimetres per pixel, [n, 2] (rows, columns)
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.images.ndim != 4 or self.images.dtype != np.uint8:
+            problems.append(f"domain {self.name!r}: images are {self.images.dtype} {self.images.shape}; expected uint8 [n, c, h, w]")
+        for what in ("labels", "groups", "split", "spacing"):
+            array = getattr(self, what)
+            if array is not None and len(array) != len(self.images):
+                problems.append(f"domain {self.name!r}: {len(array)} {what} for {len(self.images)} images")
+        if problems:
+            raise BadInput(problems)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Some samples of one domain or of several, in a fixed order: positions, not copies."""
+
+    parts: tuple[tuple[Domain, NDArray[np.int64]], ...]
+
+    def __len__(self) -> int:
+        return sum(len(index) for _, index in self.parts)
+
+    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The images (uint8) and labels at these positions, as fresh tensors in that order."""
+        where = positions.numpy()
+        if len(self.parts) == 1:
+            domain, index = self.parts[0]
+            return _rows(domain.images, index[where]), _rows(domain.labels, index[where])
+        part, row = self._addresses
+        first = self.parts[0][0]
+        images = torch.empty((len(where), *first.images.shape[1:]), dtype=torch.uint8)
+        labels = torch.empty((len(where), *first.labels.shape[1:]), dtype=_rows(first.labels, where[:0]).dtype)
+        for number, (domain, _) in enumerate(self.parts):
+            here = np.flatnonzero(part[where] == number)
+            if len(here):
+                rows = row[where[here]]
+                images[torch.from_numpy(here)] = _rows(domain.images, rows)
+                labels[torch.from_numpy(here)] = _rows(domain.labels, rows)
+        return images, labels
+
+    @cached_property
+    def _addresses(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        part = np.concatenate([np.full(len(index), n) for n, (_, index) in enumerate(self.parts)])
+        return part.astype(np.int64), np.concatenate([index for _, index in self.parts])
+
+    def classes(self) -> NDArray[np.int64]:
+        """The class of every sample, in order (classification only)."""
+        return np.concatenate([np.asarray(domain.labels[index]) for domain, index in self.parts] or [np.empty(0)]).astype(np.int64)
+
+
+def _rows(array: NDArray[Any], rows: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array[rows]))
+
+
+@dataclass(frozen=True, eq=False)
+class DomainDataset:
+    """A data set of several domains: bring your own by making one of these."""
+
+    name: str
+    task: Task
+    domains: tuple[Domain, ...]
+    pixels: Pixels = IMAGENET
+    network: str = "resnet18"  # what is trained on it unless the user says otherwise
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        names = [d.name for d in self.domains]
+        problems = [f"data set {self.name!r} has two domains named {n!r}" for n in sorted({n for n in names if names.count(n) > 1})]
+        if len({d.images.shape[1:] for d in self.domains}) > 1:
+            shapes = ", ".join(f"{d.name} {d.images.shape[1:]}" for d in self.domains)
+            problems.append(f"the domains of {self.name!r} differ in image shape ({shapes}); prepare them at one size")
+        if problems:
+            raise BadInput(problems)
+
+    def __getitem__(self, name: str) -> Domain:
+        choose(f"domain of {self.name}", name, self.names)
+        return next(d for d in self.domains if d.name == name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(d.name for d in self.domains)
+
+    @property
+    def channels(self) -> int:
+        return int(self.domains[0].images.shape[1])
+
+    @property
+    def size(self) -> tuple[int, int]:
+        height, width = self.domains[0].images.shape[2:]
+        return int(height), int(width)
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Which domains train and which stay unseen."""
+
+    name: str
+    sources: tuple[Domain, ...]
+    targets: tuple[Domain, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """What one client holds. `domain` names its domain, or all of them joined by '+'."""
+
+    client: str
+    domain: str
+    train: Samples
+    validation: Samples
+
+
+Protocol = Callable[[DomainDataset], Iterator[Fold]]
+Partition = Callable[[Sequence[Domain], int], tuple[Holding, ...]]
