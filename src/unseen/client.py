@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unseen.codec import State
+from unseen.data.augment import Augment
 from unseen.data.domain import Holding, Pixels, Samples
 from unseen.payload import Memory
+from unseen.randomness import seeded_block
 from unseen.task import Task
 
 __all__ = ["Batch", "Client", "Pool", "Precision", "Recall"]
@@ -37,8 +40,13 @@ class Pool:
             raise KeyError(f"no network for the role {role!r}; this method has {', '.join(sorted(self._builders))}")
         key = (role, number)
         if key not in self._networks:
-            self._networks[key] = self._builders[role]().to(self.device)
+            with seeded_block(torch.device("cpu"), 0, "pool"):  # whether a network is new must not move a task's draws
+                self._networks[key] = self._builders[role]().to(self.device)
         return self._networks[key]
+
+    def storages(self) -> set[int]:
+        """Where the pool's networks keep their weights and buffers."""
+        return {t.untyped_storage().data_ptr() for net in self._networks.values() for t in net.state_dict().values()}
 
     def optimizer(self, kind: type[Optimizer], nets: Sequence[nn.Module], settings: dict[str, Any]) -> Optimizer:
         key = (kind, *(id(net) for net in nets), *sorted(settings.items()))
@@ -61,16 +69,15 @@ class Client:
         pool: Pool,
         rng: torch.Generator,
         pixels: Pixels,
+        augment: Augment,
         precision: Precision = "fp32",
         recall: Recall = lambda kind: None,
     ) -> None:
         self.id, self.task, self.device, self.rng = holding.client, task, pool.device, rng
         self.remembered: dict[str, Memory] = {}
-        self._holding, self._pool, self._recall, self._precision = holding, pool, recall, precision
+        self._holding, self._pool, self._recall, self._precision, self._augment = holding, pool, recall, precision, augment
         self._built: dict[str, int] = {}
-        scale = 1 / (255 * torch.tensor(pixels.std))
-        shift = torch.tensor(pixels.mean) / torch.tensor(pixels.std)
-        self._scale, self._shift = (t.view(1, -1, 1, 1).to(pool.device) for t in (scale, shift))
+        self._mean, self._std = (torch.tensor(t).view(1, -1, 1, 1).to(pool.device) for t in (pixels.mean, pixels.std))
 
     @property
     def samples(self) -> int:
@@ -120,20 +127,25 @@ class Client:
             for _ in range(epochs):
                 for chunk in self._order(shuffle).split(size):
                     if len(chunk) == size or not drop_last or len(train) < size:
-                        yield self._batch(train, chunk)
+                        yield self._batch(train, chunk, augment=True)
             return
         left = torch.empty(0, dtype=torch.long)
         for _ in range(steps or 0):
             while len(left) < size:
                 left = torch.cat([left, self._order(shuffle)])
             chunk, left = left[:size], left[size:]
-            yield self._batch(train, chunk)
+            yield self._batch(train, chunk, augment=True)
 
     def validation(self, size: int) -> Iterator[Batch]:
         """The validation part, in order, never augmented."""
         part = self._holding.validation
         for chunk in torch.arange(len(part)).split(size) if len(part) else ():
             yield self._batch(part, chunk)
+
+    def batch_of(self, numbers: int, most: int = 256) -> int:
+        """How many images hold about that many numbers: batches for passes that only look."""
+        images = next(iter(self._holding.validation.parts or self._holding.train.parts))[0].images
+        return max(1, min(most, numbers // int(np.prod(images.shape[1:]))))
 
     def images(self, size: int) -> Iterator[Tensor]:
         """The training images in order, not augmented: for spectra and statistics."""
@@ -155,7 +167,9 @@ class Client:
         n = self.samples
         return torch.randperm(n, generator=self.rng) if shuffle else torch.arange(n)
 
-    def _batch(self, samples: Samples, positions: Tensor) -> Batch:
+    def _batch(self, samples: Samples, positions: Tensor, augment: bool = False) -> Batch:
         images, labels = samples.take(positions)
-        x = images.to(self.device).float().mul_(self._scale).sub_(self._shift)
-        return x, labels.to(self.device)
+        x, y = images.to(self.device).float().div_(255), labels.to(self.device)
+        if augment:
+            x, y = self._augment(x, y, self.rng)
+        return (x - self._mean).div_(self._std), y

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -18,7 +19,7 @@ from unseen.settings import Configured
 if TYPE_CHECKING:
     from unseen.client import Client
 
-__all__ = ["Cohort", "Fresh", "Global", "Method", "Refused", "Replies", "Shapes", "on_client", "state_of", "task_types"]
+__all__ = ["Cohort", "Fresh", "Global", "Method", "Refused", "Replies", "Shapes", "Surroundings", "on_client", "state_of", "task_types"]
 
 D = TypeVar("D", bound=Payload)
 U = TypeVar("U", bound=Payload)
@@ -33,8 +34,7 @@ def on_client(task: Callable[[Owner, D, Client], U]) -> Callable[[Owner, D, Clie
     from unseen.client import Client
 
     hints = typing.get_type_hints(task, localns={"Client": Client})
-    up = hints.pop("return", None)
-    down = next(iter(hints.values()), None)
+    down, up = hints.get([*inspect.signature(task).parameters][1]), hints.get("return")
     for side, kind in (("takes", down), ("returns", up)):
         if not (isinstance(kind, type) and issubclass(kind, Payload)):
             raise TypeError(f"{task.__qualname__} {side} {kind}; what crosses the line must be declared as a Payload")
@@ -115,6 +115,17 @@ class Shapes:
     features: int  # what the task network's head reads
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a method may look at before round 1, to say what stands in its way."""
+
+    task: str
+    shapes: Shapes
+    net: nn.Module  # a task network, for looking at only
+    training: Mapping[str, int]  # samples by client
+    validation: Mapping[str, int]
+
+
 class Method(Configured, ABC, Generic[S]):
     """A federated algorithm: a frozen dataclass of hyper-parameters. `S` is all that the server remembers."""
 
@@ -136,6 +147,10 @@ class Method(Configured, ABC, Generic[S]):
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
         """Networks beside the task network, by role (a generator, a discriminator)."""
         return {}
+
+    def obstacles(self, around: Surroundings) -> Iterable[str]:
+        """Why this method cannot run here, one sentence each, told to the user before round 1."""
+        return ()
 
     @abstractmethod
     def start(self, fresh: Fresh, clients: Cohort) -> S:

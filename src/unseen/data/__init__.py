@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+from unseen.data.cache import Prepared, cache_root
 from unseen.data.domain import IMAGENET, UNIT, Domain, DomainDataset, Fold, Holding, Pixels, Samples
+from unseen.data.entry import Entry
+from unseen.data.loading import load, prepare, prepared, recognise
+from unseen.data.registry import DATASETS
 
-__all__ = ["IMAGENET", "UNIT", "Domain", "DomainDataset", "Fold", "Holding", "Pixels", "Samples"]
+__all__ = [
+    "DATASETS",
+    "IMAGENET",
+    "UNIT",
+    "Domain",
+    "DomainDataset",
+    "Entry",
+    "Fold",
+    "Holding",
+    "Pixels",
+    "Prepared",
+    "Samples",
+    "cache_root",
+    "load",
+    "prepare",
+    "prepared",
+    "recognise",
+]

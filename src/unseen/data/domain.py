@@ -106,6 +106,7 @@ class DomainDataset:
     domains: tuple[Domain, ...]
     pixels: Pixels = IMAGENET
     network: str = "resnet18"  # what is trained on it unless the user says otherwise
+    augment: str = "none"  # recipe, likewise
     notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -142,6 +143,7 @@ class Fold:
     name: str
     sources: tuple[Domain, ...]
     targets: tuple[Domain, ...]
+    held_out: tuple[Domain, ...] = ()  # source domains kept for selection; they do not train
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,59 @@
+"""Unseen: federated domain generalisation. Train across sites that may not share their data, for a site nobody has seen."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from unseen.client import Client as Client
+    from unseen.data.domain import Domain as Domain
+    from unseen.data.domain import DomainDataset as DomainDataset
+    from unseen.errors import BadInput as BadInput
+    from unseen.experiment import Experiment as Experiment
+    from unseen.method import Cohort as Cohort
+    from unseen.method import Global as Global
+    from unseen.method import Method as Method
+    from unseen.method import on_client as on_client
+    from unseen.method import state_of as state_of
+    from unseen.methods import FedAvg as FedAvg
+    from unseen.methods import FedProx as FedProx
+    from unseen.methods import FedSB as FedSB
+    from unseen.ops.averaging import mean as mean
+    from unseen.payload import Memory as Memory
+    from unseen.payload import Nothing as Nothing
+    from unseen.payload import Payload as Payload
+    from unseen.payload import State as State
+    from unseen.payload import carries as carries
+    from unseen.training import Result as Result
+    from unseen.training import run as run
+    from unseen.settings import hyper as hyper
+    from unseen.task import Classification as Classification
+    from unseen.task import Segmentation as Segmentation
+
+# Where each public name lives. Loaded on first use, so that `unseen --help` does not wait for torch.
+_HOMES = {
+    "unseen.client": ("Client",),
+    "unseen.data.domain": ("Domain", "DomainDataset"),
+    "unseen.errors": ("BadInput",),
+    "unseen.experiment": ("Experiment",),
+    "unseen.method": ("Cohort", "Global", "Method", "on_client", "state_of"),
+    "unseen.methods": ("FedAvg", "FedProx", "FedSB"),
+    "unseen.ops.averaging": ("mean",),
+    "unseen.payload": ("Memory", "Nothing", "Payload", "State", "carries"),
+    "unseen.training": ("Result", "run"),
+    "unseen.settings": ("hyper",),
+    "unseen.task": ("Classification", "Segmentation"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'unseen' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value

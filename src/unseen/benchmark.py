@@ -1,0 +1,108 @@
+"""A benchmark: methods x folds x seeds, each cell a run of its own that can be skipped, resumed or fail alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unseen.data import load
+from unseen.engines.workers import Workers
+from unseen.errors import BadInput, ClientFailed, NoReplies
+from unseen.experiment import Experiment, read_experiment
+from unseen.methods import METHODS
+from unseen.training import Watch, train
+
+__all__ = ["BenchmarkCell", "read_benchmark", "run_benchmark"]
+
+
+@dataclass(frozen=True)
+class BenchmarkCell:
+    """One run of a benchmark, and its folder below the benchmark's."""
+
+    experiment: Experiment
+    folder: str
+
+
+def read_benchmark(values: Mapping[str, Any], seeds: Sequence[int] | None = None) -> list[BenchmarkCell]:
+    """The cells that a file asks for. Every mistake in it is reported at once."""
+    values = {key.replace("-", "_"): value for key, value in values.items()}
+    common = {k: v for k, v in values.items() if k not in ("methods", "targets", "seeds", "set", "method", "target", "seed", "paper_numbers")}
+    problems = _misplaced(values)
+    variants = values.get("methods", [values["method"]] if "method" in values else [])
+    wanted = list(seeds) if seeds is not None else values.get("seeds", [values.get("seed", 0)])
+    cells: list[BenchmarkCell] = []
+    for variant in variants if isinstance(variants, list) else []:
+        try:
+            row = _variant(variant, values.get("set", {}))
+            for fold in _folds(values) if not problems else []:
+                for seed in wanted:
+                    experiment = read_experiment({**common, **fold, **row, "seed": seed})
+                    name = experiment.target or experiment.source or "all"
+                    cells.append(BenchmarkCell(experiment, f"{_slug(experiment.name)}/{_slug(name)}/seed-{seed}"))
+        except BadInput as bad:
+            problems += [p for p in bad.problems if p not in problems]
+    if not problems and not cells:
+        problems.append("nothing to run: give methods = [...], targets = [...] and seeds = [...]")
+    if problems:
+        raise BadInput(problems)
+    return cells
+
+
+def _misplaced(values: Mapping[str, Any]) -> list[str]:
+    problems = []
+    for key, kind in (("methods", list), ("seeds", list)):
+        if key in values and not isinstance(values[key], kind):
+            problems.append(f"{key} is {values[key]!r}; expected a list")
+    if "targets" in values and not isinstance(values["targets"], list) and values["targets"] != "all":
+        problems.append(f"targets is {values['targets']!r}; expected a list of domains, or \"all\"")
+    seeds = values.get("seeds", [])
+    if isinstance(seeds, list) and not all(type(s) is int for s in seeds):
+        problems.append(f"seeds is {seeds!r}; expected whole numbers")
+    if not isinstance(values.get("set", {}), Mapping):
+        problems.append(f"set is {values['set']!r}; expected a table")
+    return problems
+
+
+def _variant(variant: Any, common: Any) -> dict[str, Any]:
+    """One row of the table: a method's name, or a table {method, label, preset, set}."""
+    row = {"method": variant} if isinstance(variant, str) else dict(variant) if isinstance(variant, Mapping) else None
+    if row is None or not isinstance(row.get("method"), str):
+        raise BadInput(f"methods holds {variant!r}; expected a name, or a table such as {{ method = \"fedsb\", label = \"...\" }}")
+    tables = {k: v for k, v in common.items() if isinstance(v, Mapping) and k in METHODS}
+    shared = {k: v for k, v in common.items() if k not in tables}
+    row["set"] = {**shared, **tables.get(row["method"], {}), **row.get("set", {})}
+    return row
+
+
+def _folds(values: Mapping[str, Any]) -> list[dict[str, str]]:
+    if values.get("protocol") == "single-source":
+        sources = values.get("source")
+        return [{"source": s} for s in (sources if isinstance(sources, list) else [sources])] if sources else [{}]
+    targets = values.get("targets", [values["target"]] if "target" in values else "all")
+    if targets == "all":
+        targets = load(str(values.get("data", "styled-digits"))).names
+    return [{"target": t} for t in targets]
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-") or "run"
+
+
+def run_benchmark(cells: Sequence[BenchmarkCell], out: Path, workers: int, watch: Watch) -> dict[str, str]:
+    """Run every cell; a cell that fails is reported and the others go on. Returns what failed, and why."""
+    failed: dict[str, str] = {}
+    with ExitStack() as stack:
+        experiment = cells[0].experiment
+        pool = stack.enter_context(Workers(workers, experiment.threads)) if workers > 1 and experiment.rebuildable else None
+        for number, cell in enumerate(cells, 1):
+            watch.say(f"[{number}/{len(cells)}] {cell.folder}")
+            try:
+                train(cell.experiment, out / cell.folder, resume=True, workers=pool, watch=watch)
+            except (BadInput, NoReplies, ClientFailed) as error:
+                failed[cell.folder] = str(error)
+                watch.say(f"failed: {error}")
+    return failed

@@ -1,0 +1,46 @@
+"""How commands answer: a user's mistake with one message and exit code 2, a fault with what to do next, never a bare traceback."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+__all__ = ["answering", "errors", "screen"]
+
+screen = Console(highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def answering(how_to_resume: str = "") -> Iterator[None]:
+    """Turn what went wrong into words and an exit code: 2 for a mistake, 1 for a fault, 130 for Ctrl-C."""
+    from unseen.errors import BadInput, ClientFailed, NoReplies
+
+    again = f" {how_to_resume}" if how_to_resume else ""
+    try:
+        yield
+    except BadInput as bad:
+        _fail(str(bad), 2)
+    except KeyboardInterrupt:
+        _fail(f"stopped.{again}", 130)
+    except (NoReplies, ClientFailed) as error:
+        _fail(f"{error}", 1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _fail(f"the disk is full. What was written so far is whole; make room.{again}", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    errors.print(f"[bold red]unseen:[/] {_escape(message)}")
+    raise typer.Exit(code)
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

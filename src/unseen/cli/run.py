@@ -1,0 +1,96 @@
+"""`unseen run`: one federation."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unseen.cli.answers import answering, screen
+from unseen.cli.options import default_workers, merge, read_toml, settings_from
+
+__all__ = ["run"]
+
+_RUN_KEYS = ("out", "workers", "resume")  # of the command, not of the experiment
+
+
+def run(
+    file: Annotated[Path | None, typer.Argument(help="a TOML file with the same keys as the options; options win", show_default=False)] = None,
+    method: Annotated[str | None, typer.Option(help="a method's name (see `unseen methods`) or FILE.py:CLASS")] = None,
+    data: Annotated[str | None, typer.Option(help="a data set's name (see `unseen data`), folder:PATH or csv:FILE")] = None,
+    target: Annotated[str | None, typer.Option(help="the domain that stays unseen")] = None,
+    rounds: Annotated[int | None, typer.Option(help="communication rounds")] = None,
+    seed: Annotated[int | None, typer.Option(help="what all randomness is derived from")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for the run; default runs/METHOD-FOLD-SEED")] = None,
+    network: Annotated[str | None, typer.Option(help="task network (see `unseen networks`)")] = None,
+    weights: Annotated[str | None, typer.Option(help="initial weights: imagenet, or a file")] = None,
+    preset: Annotated[str | None, typer.Option(help="the method's settings as in its paper, or as its code was released")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE of the method, repeatable")] = None,
+    protocol: Annotated[str | None, typer.Option(help="leave-one-domain-out or single-source")] = None,
+    source: Annotated[str | None, typer.Option(help="the only source domain (single-source)")] = None,
+    sources: Annotated[str | None, typer.Option(help="a choice of source domains: a,b,c")] = None,
+    held_out: Annotated[str | None, typer.Option(help="a source domain that only serves to select a round")] = None,
+    partition: Annotated[str | None, typer.Option(help="per-domain, split, dial:X, dirichlet:X or pooled")] = None,
+    clients: Annotated[int | None, typer.Option(help="number of clients, where the partition leaves it open")] = None,
+    validation: Annotated[float | None, typer.Option(help="share of each domain kept for validation")] = None,
+    size: Annotated[int | None, typer.Option(help="image side in pixels")] = None,
+    augment: Annotated[str | None, typer.Option(help="augmentation recipe")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32 or bf16")] = None,
+    threads: Annotated[int | None, typer.Option(help="threads of one client's task")] = None,
+    workers: Annotated[int | None, typer.Option(help="client tasks in parallel processes; default one per core", min=1)] = None,
+    label: Annotated[str | None, typer.Option(help="name in tables")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on where the run in --out stopped")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but errors")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="print every metric of every round")] = False,
+) -> None:
+    """Train one federation and score it on the domain it never saw.
+
+    Example: unseen run --method fedsb --data styled-digits --target outline --rounds 20 --seed 0 --out runs/first
+    """
+    options = {k: v for k, v in locals().items() if k not in ("file", "set_", "quiet", "verbose", "resume")}
+    with answering():
+        values = merge(read_toml(file) if file else {}, {**options, "set": settings_from(set_ or [])})
+        about = {key: values.pop(key) for key in _RUN_KEYS if key in values}
+        _run(values, about, resume or bool(about.get("resume", False)), quiet, verbose)
+
+
+def _run(values: dict[str, Any], about: dict[str, Any], resume: bool, quiet: bool, verbose: bool) -> None:
+    from unseen.errors import BadInput
+    from unseen.experiment import read_experiment
+
+    problems = []
+    if not isinstance(about.get("workers", 1), int) or about.get("workers", 1) < 1:
+        problems.append(f"workers is {about['workers']!r}; expected a whole number, at least 1")
+    if not isinstance(about.get("out", ""), str | Path):
+        problems.append(f"out is {about['out']!r}; expected a folder")
+    try:
+        experiment = read_experiment(values)
+    except BadInput as bad:
+        raise BadInput([*problems, *bad.problems]) from None
+    if problems:
+        raise BadInput(problems)
+    fold = experiment.target or experiment.source or "all"
+    out = Path(about.get("out") or Path("runs") / f"{experiment.name}-{fold}-{experiment.seed}".replace("/", "_").replace(" ", "-"))
+    with answering(f"To go on: the same command with --resume (the run is in {out})."):
+        _train(experiment, out, about.get("workers"), resume, quiet, verbose)
+
+
+def _train(experiment: Any, out: Path, workers: int | None, resume: bool, quiet: bool, verbose: bool) -> None:
+    from unseen.cli.progress import Screen
+    from unseen.engines.workers import Workers
+    from unseen.training import train
+    from unseen.world import build_world
+
+    build_world(experiment)  # mistakes about the data come before any process is started or anything written
+    number = workers or default_workers(experiment)
+    with ExitStack() as stack:
+        pool = stack.enter_context(Workers(number, experiment.threads)) if number > 1 and experiment.rebuildable else None
+        watch = stack.enter_context(Screen(screen, quiet, verbose))
+        result = train(experiment, out, resume=resume, workers=pool, watch=watch)
+    if not quiet:
+        screen.print()
+        screen.print(result.table("source"), markup=False)
+        screen.print(f"\nrecords, model and checkpoint are in {out}", markup=False)

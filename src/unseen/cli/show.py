@@ -1,0 +1,143 @@
+"""`unseen methods`, `unseen networks`, `unseen data`: what there is."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from unseen.cli.answers import answering, screen
+
+__all__ = ["data_app", "methods", "networks"]
+
+_JSON = Annotated[bool, typer.Option("--json", help="for programs")]
+data_app = typer.Typer(help="Data sets: list, prepare and check them.", invoke_without_command=True)
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="show this method's card", show_default=False)] = None, as_json: _JSON = False
+) -> None:
+    """List the methods, or show one method's card: idea, citation, fields, what travels.
+
+    Example: unseen methods fedsb
+    """
+    with answering():
+        from unseen.methods import METHODS, method_class
+
+        if name is not None:
+            card = _card(name, method_class(name))
+            screen.print_json(json.dumps(card)) if as_json else _show_card(card)
+            return
+        cards = [_card(n, cls) for n, cls in METHODS.items()]
+        if as_json:
+            typer.echo(json.dumps(cards, indent=1))
+            return
+        width = max(len(c["name"]) for c in cards)
+        for card in cards:
+            screen.print(f"[bold]{card['name']:<{width}}[/]  {card['idea']}  [dim]{card['paper']}[/]")
+
+
+def _card(name: str, cls: Any) -> dict[str, Any]:
+    from unseen.settings import settings_of
+
+    doc = (cls.__doc__ or "").strip().splitlines()
+    return {
+        "name": name,
+        "title": cls.title or cls.__name__,
+        "paper": cls.paper,
+        "idea": doc[0] if doc else "",
+        "tasks": list(cls.tasks),
+        "presets": {preset: dict(values) for preset, values in cls.presets.items()},
+        "fields": [
+            {"name": s.name, "default": _plain(s.default), "expected": s.expected(), "meaning": s.meaning, "symbol": s.symbol}
+            for s in settings_of(cls)
+        ],
+        "travels": _travels(cls),
+    }
+
+
+def _plain(value: Any) -> Any:
+    from unseen.settings import Configured, part
+
+    return part(value) if isinstance(value, Configured) else value
+
+
+def _travels(cls: Any) -> list[dict[str, Any]]:
+    """Every client task, with the fields that go to a client and those that leave it."""
+    import dataclasses
+    import typing
+
+    rows = []
+    for task in (getattr(cls, name) for name in dir(cls)):
+        down, up = getattr(task, "__payloads__", (None, None))
+        for direction, payload in (("received", down), ("sent", up)):
+            for field in dataclasses.fields(payload) if payload else ():
+                hints = typing.get_type_hints(payload)
+                rows.append({"task": task.__name__, "direction": direction, "field": field.name, "type": _type_name(hints[field.name])})
+    return rows
+
+
+def _type_name(hint: Any) -> str:
+    text = str(hint).replace("torch.Tensor", "Tensor").replace("dict[str, Tensor]", "State")
+    return text if not isinstance(hint, type) or "[" in text else hint.__name__
+
+
+def _show_card(card: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    screen.print(f"[bold]{card['title']}[/]  {card['paper']}\n{card['idea']}\n")
+    screen.print(f"tasks: {', '.join(card['tasks'])}; presets: {', '.join(card['presets'])}\n")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("field", "default", "expected", "meaning", "in the paper"):
+        table.add_column(heading, header_style="bold", overflow="fold")
+    for field in card["fields"]:
+        table.add_row(field["name"], str(field["default"]), field["expected"], field["meaning"], field["symbol"] or "[dim]not in the paper[/]")
+    screen.print(table)
+    screen.print("\n[bold]what travels[/]")
+    for row in card["travels"]:
+        way = "to the client " if row["direction"] == "received" else "leaves the client"
+        screen.print(f"  {row['task']}: {way:<17} {row['field']} ({row['type']})", markup=False)
+
+
+def networks(as_json: _JSON = False) -> None:
+    """List the networks with their parameters and floating-point operations.
+
+    Example: unseen networks --json
+    """
+    with answering():
+        from unseen.networks import NETWORKS
+        from unseen.networks.cost import cost
+
+        rows = []
+        for name, entry in NETWORKS.items():
+            found = cost(name)
+            rows.append({"name": name, "about": entry.about, "parameters": found.parameters, "flops": found.flops})
+        if as_json:
+            typer.echo(json.dumps(rows, indent=1))
+            return
+        for row in rows:
+            millions, billions = row["parameters"] / 1e6, row["flops"] / 1e9
+            screen.print(f"[bold]{row['name']:<20}[/] {millions:8.2f} M parameters {billions:8.2f} GFLOP  {row['about']}")
+
+
+@data_app.callback()
+def data(context: typer.Context, as_json: _JSON = False) -> None:
+    """List the data sets.
+
+    Example: unseen data --json
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with answering():
+        from unseen.data import DATASETS
+
+        rows = [
+            {"name": e.name, "task": e.task, "classes": list(e.classes), "domains": list(e.domains), "about": e.about} for e in DATASETS.values()
+        ]
+        if as_json:
+            typer.echo(json.dumps(rows, indent=1))
+            return
+        for row in rows:
+            domains = ", ".join(row["domains"]) or "as found"
+            screen.print(f"[bold]{row['name']:<18}[/] {row['task']:<15} {row['about']}  [dim]{domains}[/]")

@@ -1,0 +1,70 @@
+"""The worker process's main loop: read a question, run the client's task, write the answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import IO, Any
+
+from unseen.engines.tasks import Place, TaskRunner, find_task
+from unseen.engines.workers import read_frame, write_frame
+from unseen.errors import BadInput
+from unseen.experiment import read_experiment
+from unseen.memory import MemoryStore
+from unseen.method import task_types
+from unseen.world import build_world
+
+__all__ = ["main"]
+
+
+class _Desk:
+    """What a worker holds between questions: the world it works in and the payload it was last sent."""
+
+    def __init__(self) -> None:
+        self.runner: TaskRunner | None = None
+        self.payload = b""
+
+    def answer(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+        if "experiment" in header:
+            self.runner = TaskRunner(build_world(read_experiment(header["experiment"])))
+        assert self.runner is not None
+        if "same_payload" not in header:
+            self.payload = body
+        task = find_task(header["task"], self.runner.world.experiment.method)
+        down_type, _ = task_types(task)
+        name = header["client"]
+        memory = MemoryStore(Path(header["root"]))
+        memory.versions = {name: header["versions"]}
+        place = Place(header["round"], header["ask"])
+        up, staged = self.runner.run(task, down_type.from_bytes(self.payload), name, place, memory)
+        return {"staged": staged}, up.to_bytes()
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the command's to handle; a worker ends when its pipe does
+    answers: IO[bytes] = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a method prints must not land among the answers
+    desk = _Desk()
+    while True:
+        try:
+            header, body = read_frame(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            write_frame(answers, *desk.answer(header, body))
+        except BrokenPipeError:
+            return
+        except BadInput as bad:
+            write_frame(answers, {"bad_input": bad.problems})
+        except OSError as error:
+            write_frame(answers, {"os_error": error.strerror or str(error), "errno": error.errno})
+        except Exception as error:
+            what = f"client {header['client']!r} failed in {header['task']}: {type(error).__name__}: {error}"
+            write_frame(answers, {"failed": what, "traceback": traceback.format_exc()})
+
+
+if __name__ == "__main__":
+    main()

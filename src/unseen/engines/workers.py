@@ -1,0 +1,144 @@
+"""Worker processes that run client tasks in parallel.
+
+A worker is `python -m unseen.engines.worker`: it rebuilds the experiment from its description and answers framed messages
+on its standard streams (a JSON header, then payload bytes; nothing is pickled). It lives as long as the command does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import IO, Any
+
+from unseen.engines.tasks import Place
+from unseen.errors import BadInput, ClientFailed
+from unseen.experiment import Experiment
+from unseen.memory import MemoryStore
+from unseen.payload import Payload
+
+__all__ = ["Workers", "read_frame", "write_frame"]
+
+
+def write_frame(stream: IO[bytes], header: Mapping[str, Any], body: bytes = b"") -> None:
+    head = json.dumps({**header, "body": len(body)}).encode()
+    stream.write(len(head).to_bytes(4, "little") + head)
+    stream.write(body)
+    stream.flush()
+
+
+def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytes]:
+    """One message; EOFError when the other side has gone."""
+    size = stream.read(4)
+    if len(size) < 4:
+        raise EOFError
+    header = json.loads(stream.read(int.from_bytes(size, "little")))
+    body = stream.read(header["body"])
+    if len(body) < header["body"]:
+        raise EOFError
+    return header, body
+
+
+class _Worker:
+    def __init__(self, threads: int) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        command = [sys.executable, "-m", "unseen.engines.worker"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603
+        self.experiment: dict[str, Any] | None = None
+        self.down: tuple[str, Place] | None = None  # what question's common payload it still holds
+
+    def call(self, header: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            write_frame(self.process.stdin, header, body)
+            reply, content = read_frame(self.process.stdout)
+        except (EOFError, BrokenPipeError) as error:
+            code = self.process.wait()
+            raise ClientFailed(f"a worker process ended (exit code {code}), perhaps for want of memory; try fewer workers") from error
+        if "bad_input" in reply:
+            raise BadInput(reply["bad_input"])
+        if "os_error" in reply:
+            raise OSError(reply["errno"], reply["os_error"])
+        if "failed" in reply:
+            raise ClientFailed(f"{reply['failed']}\n\nIn the worker:\n{reply['traceback']}")
+        return reply, content
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, OSError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class Workers:
+    """A fixed number of worker processes, started at once and kept until `close`."""
+
+    def __init__(self, number: int, threads: int = 1) -> None:
+        self.number = number
+        self._workers = [_Worker(threads) for _ in range(number)]
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._threads = ThreadPoolExecutor(number)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.close()
+
+    def run(
+        self, experiment: Experiment, path: str, downs: Mapping[str, Payload], place: Place, memory: MemoryStore, shared: bool
+    ) -> Iterator[tuple[str, bytes, dict[str, str]]]:
+        """Answers in name order. A few tasks run ahead of the reader, never all of them, so memory does not grow with clients."""
+        names = deque(sorted(downs))
+        common = downs[names[0]].to_bytes() if shared and names else b""
+        description = experiment.description()
+        ahead: deque[tuple[str, Future[tuple[dict[str, Any], bytes]]]] = deque()
+
+        def one(name: str) -> tuple[dict[str, Any], bytes]:
+            worker = self._idle.get()
+            try:
+                header = {
+                    "task": path,
+                    "client": name,
+                    "round": place.round,
+                    "ask": place.ask,
+                    "root": str(memory.root),
+                    "versions": memory.versions.get(name, {}),
+                }
+                if worker.experiment != description:
+                    header["experiment"] = description
+                body = common if shared else downs[name].to_bytes()
+                if shared and worker.down == (path, place) and worker.experiment == description:
+                    header["same_payload"], body = True, b""
+                answer = worker.call(header, body)
+                worker.experiment, worker.down = description, (path, place) if shared else None
+                return answer
+            finally:
+                self._idle.put(worker)
+
+        while names or ahead:
+            while names and len(ahead) < 2 * self.number:
+                name = names.popleft()
+                ahead.append((name, self._threads.submit(one, name)))
+            name, future = ahead.popleft()
+            reply, content = future.result()
+            yield name, content, reply["staged"]

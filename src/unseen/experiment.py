@@ -1,0 +1,145 @@
+"""An experiment: one method, one fold of one data set, one seed. A value that can be written down, compared and rebuilt."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from unseen import settings
+from unseen.data.domain import DomainDataset
+from unseen.errors import BadInput, nearest
+from unseen.method import Method
+from unseen.methods import method_class, name_of_method
+from unseen.parts import PARTS
+from unseen.settings import Setting, changed, hyper, settings_of, values_of
+
+__all__ = ["Experiment", "departures", "options", "read_experiment"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that a run's numbers depend on. Where results go and how many processes share the work is no part of it."""
+
+    method: Method[Any]
+    data: str | DomainDataset = hyper("styled-digits", "data set: a name, folder:PATH or csv:FILE")
+    target: str | None = hyper(None, "the domain that stays unseen")
+    rounds: int = hyper(20, "communication rounds", low=1)
+    seed: int = hyper(0, "what all randomness is derived from", low=0)
+    network: str | None = hyper(None, "task network; none takes the data set's own")
+    weights: str | None = hyper(None, "initial weights: imagenet, or a file; none starts from random ones")
+    protocol: str = hyper("leave-one-domain-out", "who is unseen: leave-one-domain-out or single-source")
+    source: str | None = hyper(None, "the only source domain (single-source)")
+    sources: str | None = hyper(None, "a choice of source domains, separated by commas; none takes all")
+    held_out: str | None = hyper(None, "a source domain that does not train and serves to select a round")
+    partition: str = hyper("per-domain", "who holds what: per-domain, split, dial:X, dirichlet:X, pooled")
+    clients: int | None = hyper(None, "number of clients, where the partition leaves it open", low=1)
+    validation: float = hyper(0.1, "share of each domain that clients keep for validation", low=0.0, high=0.9)
+    size: int | None = hyper(None, "image side in pixels; none takes the data set's own", low=8)
+    augment: str = hyper("auto", "augmentation recipe; auto takes the data set's own")
+    device: Literal["auto", "cpu", "cuda"] = hyper("auto", "where networks run")
+    precision: Literal["fp32", "bf16"] = hyper("fp32", "number format of the forward pass")
+    threads: int = hyper(1, "threads of one client's task", low=1)
+    preset: str | None = hyper(None, "the preset that the method's fields started from")
+    label: str | None = hyper(None, "name in tables; none takes the method's")
+
+    def __post_init__(self) -> None:
+        problems = []
+        for setting in options():
+            if setting.name == "data" and isinstance(self.data, DomainDataset):
+                continue
+            value, problem = setting.read(getattr(self, setting.name))
+            object.__setattr__(self, setting.name, value)
+            problems += [problem] if problem else []
+        if problems:
+            raise BadInput(problems)
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise BadInput("device is 'cuda', but torch sees no GPU here; use --device cpu or auto")
+        object.__setattr__(self, "device", self.device if self.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
+
+    @property
+    def name(self) -> str:
+        """What tables call this row."""
+        return self.label or getattr(type(self.method), "title", "") or type(self.method).__name__
+
+    def description(self) -> dict[str, Any]:
+        """The experiment as plain values: the heart of run.json, and what a worker process rebuilds it from."""
+        plain = {s.name: getattr(self, s.name) for s in options()}
+        if isinstance(self.data, DomainDataset):
+            plain["data"] = f"memory:{self.data.name}"
+        return {"method": name_of_method(type(self.method)), "set": values_of(self.method), **plain}
+
+    @property
+    def rebuildable(self) -> bool:
+        """Whether another process can make the same experiment from its description."""
+        return isinstance(self.data, str) and not name_of_method(type(self.method)).startswith("memory:")
+
+
+def options() -> list[Setting]:
+    """The experiment's settings other than the method: the same keys in TOML files, run.json and on the command line."""
+    hints = typing.get_type_hints(Experiment)
+    fields = [f for f in dataclasses.fields(Experiment) if f.name != "method"]
+    plain = {"data": str}
+    return [
+        Setting(f.name, plain.get(f.name, hints[f.name]), f.default, f.metadata["meaning"], "", f.metadata["low"], f.metadata["high"])
+        for f in fields
+    ]
+
+
+def read_experiment(values: Mapping[str, Any]) -> Experiment:
+    """An experiment from plain values (a TOML file, options, a description), with every mistake reported at once."""
+    problems: list[str] = []
+    known = {s.name: s for s in options()}
+    ready: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in ("method", "set"):
+            continue
+        if key not in known:
+            problems.append(f"no key {key!r}{nearest(key, [*known, 'method', 'set'])}")
+            continue
+        ready[key], problem = known[key].read(value)
+        problems += [problem] if problem else []
+    method: Method[Any] | None = None
+    try:
+        method, from_preset = _read_method(values)
+        ready = {**from_preset, **ready}
+    except BadInput as bad:
+        problems += bad.problems
+    if problems or method is None:
+        raise BadInput(problems)
+    return Experiment(method=method, **ready)
+
+
+def _read_method(values: Mapping[str, Any]) -> tuple[Method[Any], dict[str, Any]]:
+    """The method with its preset and fields, and what the preset says about the experiment around it."""
+    name, fields = values.get("method"), values.get("set", {})
+    if not isinstance(name, str):
+        raise BadInput(f"method is {name!r}; give a method's name (`unseen methods` lists them) or FILE.py:CLASS")
+    if not isinstance(fields, Mapping):
+        raise BadInput(f"set is {fields!r}; expected a table of the method's fields")
+    cls = method_class(name)
+    preset = values.get("preset")
+    if preset is not None and preset not in cls.presets:
+        raise BadInput(f"{name} has no preset {preset!r}{nearest(str(preset), cls.presets)}")
+    chosen = dict(cls.presets[preset]) if preset is not None else {}
+    own = {s.name for s in settings_of(cls)}
+    method = settings.build(cls, {**{k: v for k, v in chosen.items() if k in own}, **fields}, PARTS)
+    return method, {k: v for k, v in chosen.items() if k not in own}
+
+
+def departures(experiment: Experiment) -> dict[str, list[Any]]:
+    """Where the experiment departs from the method's `paper` preset: field -> [paper, here]."""
+    cls = type(experiment.method)
+    if "paper" not in cls.presets:
+        return {}
+    paper = dict(cls.presets["paper"])
+    own = {s.name for s in settings_of(cls)}
+    reference = values_of(settings.build(cls, {k: v for k, v in paper.items() if k in own}, PARTS))
+    rows = {name: [before, now] for name, (before, now) in changed(experiment.method, reference).items()}
+    around = {k: v for k, v in paper.items() if k not in own}
+    rows |= {k: [v, getattr(experiment, k)] for k, v in around.items() if getattr(experiment, k) != v}
+    return rows

@@ -1,0 +1,70 @@
+"""FedProx. Li et al., "Federated optimization in heterogeneous networks", MLSys 2020.
+
+FedAvg with a proximal term in the local loss: mu/2 |w - w_t|^2 keeps a client's model near the global one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unseen.client import Client
+from unseen.method import Cohort, Fresh, Global, Method, on_client, state_of
+from unseen.ops.averaging import mean
+from unseen.optimizers import OptimizerName, make_optimizer
+from unseen.payload import Payload, State
+from unseen.settings import hyper
+
+__all__ = ["FedProx"]
+
+
+class Down(Payload):
+    model: State
+
+
+class Up(Payload):
+    model: State
+    samples: int
+
+
+@dataclass(frozen=True)
+class FedProx(Method[Global]):
+    """FedAvg held near the global model by a proximal term."""
+
+    title = "FedProx"
+    paper = "Li et al., MLSys 2020"
+
+    mu: float = hyper(0.01, "weight of the proximal term", symbol="mu", low=0.0)
+    epochs: int = hyper(1, "passes over a client's data in a round", symbol="E", low=1)
+    steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
+    batch: int = hyper(64, "samples in a batch", low=1)
+    optimizer: OptimizerName = hyper("adam", "local optimiser; the paper's is sgd")
+    lr: float = hyper(1e-4, "learning rate", symbol="eta", low=0.0)
+
+    @on_client
+    def train(self, down: Down, client: Client) -> Up:
+        net = client.build("task", down.model)
+        anchor = [p.detach().clone() for p in net.parameters()]  # w_t
+        optimizer = make_optimizer(client, self.optimizer, net, self.lr)
+
+        @client.step
+        def step(x: Tensor, y: Tensor) -> None:
+            distance = sum(torch.sum((w - w_t) ** 2) for w, w_t in zip(net.parameters(), anchor, strict=True))
+            loss = client.task.loss(net(x), y) + self.mu / 2 * distance
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        epochs = None if self.steps else self.epochs
+        for x, y in client.batches(size=self.batch, epochs=epochs, steps=self.steps):
+            step(x, y)
+        return Up(model=state_of(net), samples=client.samples)
+
+    def start(self, fresh: Fresh, clients: Cohort) -> Global:
+        return Global(fresh("task"))
+
+    def round(self, state: Global, clients: Cohort) -> Global:
+        ups = clients.ask(self.train, Down(model=state.model))
+        return Global(mean((up.model, up.samples) for up in ups.values()))

@@ -1,0 +1,77 @@
+"""FedSB. Soltany et al., "Federated domain generalization with label smoothing and balanced decentralized training", 2024.
+
+Clients train on smoothed labels, and every client trains on exactly the same number of samples a round, however many it
+holds; the server takes the plain mean of all weights and buffers.
+
+The paper does not say: how samples are drawn (here without replacement, afresh each round; a small client starts a new pass),
+how many rounds (100), which augmentation (DomainBed's), which split (90/10).
+The released code departs from it: smoothing 0.01, 45 batches, lr 5e-5, MixStyle on, and the loader is not shuffled, so that
+the same first samples are seen every round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unseen.client import Client
+from unseen.method import Cohort, Fresh, Global, Method, on_client, state_of
+from unseen.ops.averaging import mean
+from unseen.payload import Payload, State
+from unseen.settings import hyper
+
+__all__ = ["FedSB"]
+
+
+class Down(Payload):
+    model: State
+
+
+class Up(Payload):
+    model: State  # all that leaves a client
+
+
+@dataclass(frozen=True)
+class FedSB(Method[Global]):
+    """Label smoothing against overconfident clients, and one training budget for all of them."""
+
+    title = "FedSB"
+    paper = "Soltany et al., 2024"
+    tasks = ("classification",)
+    presets = {
+        "paper": {"rounds": 100, "validation": 0.1},
+        "released": {"smoothing": 0.01, "budget": 45, "resample": False, "lr": 5e-5, "rounds": 100, "validation": 0.1},
+    }
+
+    smoothing: float = hyper(0.1, "mass moved from the true class to all classes", symbol="epsilon, Eq. 1", low=0.0, high=1.0)
+    budget: int | None = hyper(30, "batches a round, the same for every client; none: one pass", symbol="S / B, Eq. 7", low=1)
+    batch: int = hyper(64, "samples in a batch", symbol="B", low=1)
+    lr: float = hyper(1e-4, "learning rate of Adam", symbol="eta, Eq. 4", low=0.0)
+    resample: bool = hyper(True, "draw the budget's samples afresh each round")
+
+    @on_client
+    def train(self, down: Down, client: Client) -> Up:
+        net = client.build("task", down.model)
+        optimizer = client.optimizer(torch.optim.Adam, net, lr=self.lr)
+
+        @client.step
+        def step(x: Tensor, y: Tensor) -> None:
+            loss = F.cross_entropy(net(x), y, label_smoothing=self.smoothing)  # Eq. 1-3
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        epochs = None if self.budget else 1
+        for x, y in client.batches(size=self.batch, steps=self.budget, epochs=epochs, shuffle=self.resample, drop_last=True):
+            step(x, y)
+        return Up(model=state_of(net))
+
+    def start(self, fresh: Fresh, clients: Cohort) -> Global:
+        return Global(fresh("task"))
+
+    def round(self, state: Global, clients: Cohort) -> Global:
+        ups = clients.ask(self.train, Down(model=state.model))
+        return Global(mean(up.model for up in ups.values()))  # Eq. 5; one reply in memory at a time

@@ -1,0 +1,92 @@
+"""FedADG's distribution generator and discriminator.
+
+The paper gives two fully connected layers for each and no activations; these are the released code's.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Discriminator", "DistributionGenerator"]
+
+
+class DistributionGenerator(nn.Module):
+    """Noise and a one-hot label to a feature vector: two layers of the feature's size (paper), or `hidden` between.
+
+    Released: noise 2048, hidden and features 4096. `nonnegative` ends in a ReLU, as features after a ReLU need; turn it off
+    for features that have both signs (a ViT's). With `classes=0` it takes no label (the paper's ablation "w/o one-hot").
+    """
+
+    def __init__(self, noise: int, classes: int, features: int, hidden: int | None = None, *, nonnegative: bool = True) -> None:
+        super().__init__()
+        self.classes = classes
+        self.fc1 = nn.Linear(noise + classes, hidden or features)
+        self.fc2 = nn.Linear(hidden or features, features)
+        self.between = nn.LeakyReLU()
+        self.last = nn.ReLU() if nonnegative else nn.Identity()
+        for layer in (self.fc1, self.fc2):
+            nn.init.xavier_uniform_(layer.weight, gain=0.5)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, noise: Tensor, label: Tensor) -> Tensor:
+        joined = torch.cat([noise, label], 1) if self.classes else noise
+        features: Tensor = self.last(self.fc2(self.between(self.fc1(joined))))
+        return features
+
+
+class Discriminator(nn.Module):
+    """The probability that a feature vector was generated (1) rather than extracted (0), given its label.
+
+    A random projection lowers the feature dimension first: fixed as in the paper (a buffer that no optimiser sees, scaled to
+    keep lengths on average), or a layer that learns, as in the released code; `projected=None` leaves it out. The label joins
+    after the projection (released for PACS) or before it (released for VLCS); with `classes=0` it does not. The first layer is
+    `hidden` wide: the feature's size unless given (paper); the released code has 1024, the projection's.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        projected: int | None,
+        hidden: int | None = None,
+        *,
+        projection: Literal["fixed", "trainable"] = "fixed",
+        label: Literal["before", "after"] = "after",
+    ) -> None:
+        super().__init__()
+        self.classes, self.label_first = classes, label == "before"
+        self.project: nn.Module = nn.Identity()
+        if projected is not None:
+            entering = features + (classes if self.label_first else 0)
+            self.project = FixedProjection(entering, projected) if projection == "fixed" else nn.Linear(entering, projected, bias=False)
+        read = features + classes if projected is None else projected + (0 if self.label_first else classes)
+        self.fc1 = nn.Linear(read, hidden or features)
+        self.between = nn.LeakyReLU()
+        self.fc2 = nn.Linear(hidden or features, 1)
+
+    def forward(self, features: Tensor, label: Tensor) -> Tensor:
+        """One probability a row."""
+        if self.classes and self.label_first:
+            features = torch.cat([features, label], 1)
+        read = self.project(features)
+        if self.classes and not self.label_first:
+            read = torch.cat([read, label], 1)
+        score: Tensor = self.fc2(self.between(self.fc1(read)))
+        return score.squeeze(1).sigmoid()
+
+
+class FixedProjection(nn.Module):
+    """h R with a Gaussian matrix R that never changes: the variance 1 / columns keeps |h| on average."""
+
+    matrix: Tensor
+
+    def __init__(self, entering: int, leaving: int) -> None:
+        super().__init__()
+        self.register_buffer("matrix", torch.randn(entering, leaving) / math.sqrt(leaving))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features @ self.matrix

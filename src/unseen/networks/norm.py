@@ -1,0 +1,37 @@
+"""Batch norm that stays as it is, for clients whose batches are too small or too skewed to renew its statistics."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["FrozenBatchNorm2d", "freeze_batch_norm"]
+
+
+class FrozenBatchNorm2d(nn.Module):
+    """A batch norm whose every entry is a buffer: `train()`, `requires_grad_()` and optimisers leave it alone.
+
+    The names in the state dict stay, so weights pass between frozen and ordinary networks.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.eps = norm.eps
+        for name, value in norm.state_dict().items():
+            self.register_buffer(name, value.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps)
+
+
+def freeze_batch_norm(net: nn.Module) -> None:
+    """Replace every batch norm of the network by its frozen form, in place."""
+    for name, module in list(net.named_modules()):
+        if isinstance(module, nn.BatchNorm2d):
+            net.set_submodule(name, FrozenBatchNorm2d(module))

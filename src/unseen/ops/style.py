@@ -1,0 +1,50 @@
+"""The style of images as second moments of feature maps, and how far two styles are apart.
+
+Gatys, Ecker and Bethge, "Image style transfer using convolutional neural networks", CVPR 2016.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["gram", "style_distance", "style_gap"]
+
+
+def gram(maps: Tensor) -> Tensor:
+    """G_ij = sum_k F_ik F_jk / (N M) of every sample: maps [n, channels, h, w] to [n, channels, channels] (Eq. 3).
+
+    N channels and M = h w positions: with the division that Eq. 4 makes later, maps of any size can be compared.
+
+    >>> gram(torch.tensor([[[[1.0, 2.0]], [[0.0, 3.0]]]]))  # [[1 + 4, 0 + 6], [6, 9]] / (2 * 2)
+    tensor([[[1.2500, 1.5000],
+             [1.5000, 2.2500]]])
+    """
+    flat = maps.flatten(2)
+    return flat @ flat.mT / (flat.shape[1] * flat.shape[2])
+
+
+def style_distance(a: Tensor, b: Tensor) -> Tensor:
+    """E = 1/4 sum_ij (G_ij - A_ij)^2 between Gram matrices [..., c, c] divided by N M (Eq. 4).
+
+    >>> style_distance(torch.eye(2), torch.zeros(2, 2))
+    tensor(0.5000)
+    """
+    return (a - b).square().sum((-2, -1)) / 4
+
+
+def style_gap(a: Tensor, b: Tensor) -> Tensor:
+    """|A' - B'| / sqrt(|A'|^2 + |B'|^2) between two Gram matrices [c, c], where X'_ij = X_ij / sqrt(p_i p_j), p_i = A_ii + B_ii.
+
+    Eq. 4 grows with the fourth power of the features' scale, so that the strongest feature decides and no two sets of features can
+    be compared. Here every feature counts the same, and the gap lies between 0 (one style) and 1 (no feature in common: the inner
+    product of two Gram matrices is never negative).
+
+    >>> style_gap(torch.diag(torch.tensor([1.0, 0.0])), torch.diag(torch.tensor([0.0, 9.0])))
+    tensor(1.)
+    """
+    power = a.diagonal() + b.diagonal()
+    scale = torch.where(power > 0, power, torch.inf).rsqrt()  # a feature that neither has does not count
+    a, b = (scale[:, None] * matrix * scale for matrix in (a, b))
+    together = a.square().sum() + b.square().sum()
+    return (4 * style_distance(a, b) / together).sqrt() if together > 0 else together

@@ -1,0 +1,199 @@
+"""Tables: methods against unseen domains, mean and standard deviation over seeds, with the selection rule in the heading."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unseen.errors import choose
+from unseen.report.record import Record
+from unseen.report.select import RULES
+
+__all__ = ["Cell", "Stat", "Table", "comparison", "to_csv", "to_html", "to_latex", "to_markdown"]
+
+AVERAGE, WORST = "average", "worst domain"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a method, a fold, a seed, and its records."""
+
+    method: str
+    fold: str
+    seed: int
+    records: Sequence[Record]
+
+    @classmethod
+    def of(cls, method: str, records: Sequence[Record]) -> Cell:
+        return cls(method, records[0]["fold"], records[0]["seed"], records)
+
+    def scores(self, rule: str) -> dict[str, float]:
+        """The metric on each unseen domain, in percent, at the round that the rule picks."""
+        index = RULES[rule].picks(self.records)
+        if index is None:
+            return {}
+        record = self.records[index]
+        rows: dict[str, dict[str, Any]] = record["target"]
+        named = {(t if t == self.fold else f"{self.fold} → {t}"): row for t, row in rows.items()}
+        return {name: 100 * row[record["metric"]] for name, row in named.items() if record["metric"] in row}
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Mean and standard deviation (n - 1) over seeds.
+
+    >>> Stat.of([80.0, 82.0])
+    Stat(mean=81.0, std=1.4142135623730951, n=2)
+    """
+
+    mean: float
+    std: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Stat:
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" + (f" ± {self.std:.2f}" if self.std is not None else "")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A comparison under one selection rule. `marks` says which row is best (1) and second (2) in a column."""
+
+    metric: str
+    rule: str
+    columns: tuple[str, ...]
+    rows: dict[str, dict[str, Stat]]
+    marks: dict[tuple[str, str], int]
+
+    @property
+    def heading(self) -> str:
+        return f"{self.metric} in percent on the unseen domain; {RULES[self.rule].heading}"
+
+
+def comparison(cells: Iterable[Cell], rule: str) -> Table:
+    """Group runs by method and unseen domain. Average and worst domain are taken per seed, over seeds that have every domain."""
+    choose("selection rule", rule, RULES)
+    by_method: dict[str, dict[int, dict[str, float]]] = {}
+    metric, columns = "score", []
+    for cell in cells:
+        scores = cell.scores(rule)
+        by_method.setdefault(cell.method, {}).setdefault(cell.seed, {}).update(scores)
+        columns += [c for c in scores if c not in columns]
+        metric = cell.records[0]["metric"] if cell.records else metric
+    rows = {method: _row(seeds, columns) for method, seeds in by_method.items()}
+    extra = (AVERAGE, WORST) if len(columns) > 1 else ()
+    everything = (*columns, *extra)
+    return Table(metric, rule, everything, rows, _marks(rows, everything))
+
+
+def _row(seeds: dict[int, dict[str, float]], columns: Sequence[str]) -> dict[str, Stat]:
+    row = {}
+    for column in columns:
+        values = [scores[column] for scores in seeds.values() if column in scores]
+        if values:
+            row[column] = Stat.of(values)
+    whole = [[scores[c] for c in columns] for scores in seeds.values() if all(c in scores for c in columns)]
+    if whole and len(columns) > 1:
+        row[AVERAGE] = Stat.of([statistics.fmean(values) for values in whole])
+        row[WORST] = Stat.of([min(values) for values in whole])
+    return row
+
+
+def _marks(rows: dict[str, dict[str, Stat]], columns: Sequence[str]) -> dict[tuple[str, str], int]:
+    """Best and second best as printed, so that rows which look equal are marked alike; nothing to mark with one row."""
+    marks: dict[tuple[str, str], int] = {}
+    if len(rows) < 2:
+        return marks
+    for column in columns:
+        values = {method: round(row[column].mean, 2) for method, row in rows.items() if column in row}
+        ranked = sorted(set(values.values()), reverse=True)[:2]
+        marks |= {(m, column): ranked.index(v) + 1 for m, v in values.items() if v in ranked}
+    return marks
+
+
+def _text(table: Table, method: str, column: str) -> str:
+    stat = table.rows[method].get(column)
+    return "–" if stat is None else str(stat)
+
+
+def to_markdown(table: Table) -> str:
+    """Best in bold, second best underlined."""
+    styles = {1: "**{}**", 2: "<u>{}</u>", 0: "{}"}
+    lines = [f"{table.heading[0].upper()}{table.heading[1:]}", ""]
+    lines.append("| method | " + " | ".join(table.columns) + " |")
+    lines.append("|---" * (len(table.columns) + 1) + "|")
+    for method in table.rows:
+        cells = [styles[table.marks.get((method, c), 0)].format(_text(table, method, c)) for c in table.columns]
+        lines.append(f"| {method.replace('|', chr(92) + '|')} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def to_latex(table: Table) -> str:
+    """A booktabs table: best bold, second underlined."""
+    styles = {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}", 0: "{}"}
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(table.heading[0].upper() + table.heading[1:])}.}}"]
+    lines += [rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}", r"\toprule"]
+    lines += ["Method & " + " & ".join(_tex(c) for c in table.columns) + r" \\", r"\midrule"]
+    for method in table.rows:
+        cells = [styles[table.marks.get((method, c), 0)].format(_tex(_text(table, method, c))) for c in table.columns]
+        lines.append(f"{_tex(method)} & " + " & ".join(cells) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    return "\n".join(lines)
+
+
+def _tex(text: str) -> str:
+    special = {"\\": r"\textbackslash{}", "±": r"$\pm$", "–": "--", "→": r"$\to$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {c: rf"\{c}" for c in "&%$#_{}"}
+    return "".join(special.get(c, c) for c in text)
+
+
+def to_csv(tables: Iterable[Table]) -> str:
+    """Long form: one line per method, column and rule."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["method", "target", "rule", "metric", "mean", "std", "seeds"])
+    for table in tables:
+        for method, row in table.rows.items():
+            for column, stat in row.items():
+                writer.writerow([method, column, table.rule, table.metric, repr(stat.mean), "" if stat.std is None else repr(stat.std), stat.n])
+    return out.getvalue()
+
+
+def to_html(tables: Iterable[Table], notes: Sequence[str] = ()) -> str:
+    """One self-contained page."""
+    tags = {1: "<strong>{}</strong>", 2: "<u>{}</u>", 0: "{}"}
+    body = []
+    for table in tables:
+        head = "".join(f"<th>{html.escape(c)}</th>" for c in ("method", *table.columns))
+        rows = []
+        for method in table.rows:
+            cells = (tags[table.marks.get((method, c), 0)].format(html.escape(_text(table, method, c))) for c in table.columns)
+            rows.append(f"<tr><th>{html.escape(method)}</th>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
+        body.append(f"<h2>{html.escape(table.heading)}</h2><div><table><tr>{head}</tr>{''.join(rows)}</table></div>")
+    body += [f"<p>{html.escape(note)}</p>" for note in notes]
+    return _PAGE.format(body="\n".join(body))
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Unseen: results</title>
+<style>
+:root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }}
+body {{ max-width: 70rem; margin: 2rem auto; padding: 0 1rem }}
+div {{ overflow-x: auto }}
+table {{ border-collapse: collapse }}
+th, td {{ padding: .35rem .8rem; border-bottom: 1px solid #8884; text-align: right; white-space: nowrap }}
+th:first-child {{ text-align: left }}
+h2 {{ font-size: 1.1rem; margin-top: 2rem }}
+</style></head><body><h1>Results</h1>
+{body}
+</body></html>
+"""

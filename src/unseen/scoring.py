@@ -1,0 +1,40 @@
+"""How good the global model is: asked of the clients about their validation parts, and of the unseen domains about themselves."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from unseen.client import Client
+from unseen.method import on_client
+from unseen.payload import Payload, State
+
+__all__ = ["Model", "Scores", "Scoring"]
+
+_PIXELS_AT_ONCE = 2**24
+
+
+class Model(Payload):
+    model: State
+
+
+class Scores(Payload):
+    metrics: dict[str, float]
+    samples: int
+
+
+class Scoring:
+    """The harness's own question, asked after every round. It trains nothing."""
+
+    @on_client
+    def score(self, down: Model, client: Client) -> Scores:
+        net = client.build("task", down.model).eval()
+        meter = client.task.meter()
+        samples = 0
+        with torch.no_grad(), client.autocast():
+            for x, y in client.validation(size=client.batch_of(_PIXELS_AT_ONCE)):
+                meter.update(net(x), y)
+                samples += len(x)
+        metrics = meter.compute() if samples else {}
+        return Scores(metrics={name: v for name, v in metrics.items() if math.isfinite(v)}, samples=samples)

@@ -1,0 +1,224 @@
+"""The straight line: an experiment becomes a run, round by round, with records, checkpoints and models."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+import unseen
+from unseen.codec import State
+from unseen.data.domain import DomainDataset
+from unseen.data.partition import fingerprint
+from unseen.engines.local import LocalEngine
+from unseen.engines.workers import Workers
+from unseen.errors import BadInput, NoReplies
+from unseen.experiment import Experiment, departures
+from unseen.folder import Checkpoint, RunFolder
+from unseen.memory import MemoryStore
+from unseen.method import Method
+from unseen.methods import method_class
+from unseen.networks.base import TaskNet
+from unseen.report.record import Record, make_record, read_records
+from unseen.report.select import better, source_score
+from unseen.scoring import Model
+from unseen.world import World, build_world
+
+__all__ = ["Result", "Silent", "Watch", "run", "train"]
+
+
+class Watch(Protocol):
+    """Somebody who looks on while a run goes."""
+
+    def begin(self, world: World, done: int) -> None: ...
+
+    def round(self, record: Record, seconds: float) -> None: ...
+
+    def say(self, message: str) -> None: ...
+
+
+class Silent:
+    """Nobody looks on."""
+
+    def begin(self, world: World, done: int) -> None: ...
+
+    def round(self, record: Record, seconds: float) -> None: ...
+
+    def say(self, message: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves: its records, and the model of its last round."""
+
+    world: World
+    records: Sequence[Record]
+    state: State
+
+    @property
+    def model(self) -> TaskNet:
+        """The trained network, ready to predict."""
+        net = self.world.builders["task"]()
+        net.load_state_dict(self.state)
+        assert isinstance(net, TaskNet)
+        return net.eval()
+
+    def table(self, rule: str = "last") -> str:
+        """The run as a Markdown table."""
+        from unseen.report.tables import Cell, comparison, to_markdown
+
+        return to_markdown(comparison([Cell.of(self.world.experiment.name, self.records)], rule))
+
+
+def run(
+    method: Method[Any] | str,
+    data: DomainDataset | str = "styled-digits",
+    target: str | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    workers: int = 1,
+    watch: Watch | None = None,
+    **settings: Any,
+) -> Result:
+    """Train one federation and score it on the unseen domain.
+
+    `method` is an object (a class of your own needs no registration) or a name; `settings` are the experiment's (rounds,
+    seed, network, partition, ...). With `out`, everything is written there and the run can be resumed.
+    """
+    chosen = method_class(method)() if isinstance(method, str) else method
+    known = {f for f in Experiment.__dataclass_fields__ if f not in ("method", "data", "target")}
+    strange = sorted(set(settings) - known)
+    if strange:
+        raise BadInput(f"run() has no setting {strange[0]!r}; there are: {', '.join(sorted(known))}")
+    experiment = Experiment(method=chosen, data=data, target=target, **settings)
+    with ExitStack() as stack:
+        pool = stack.enter_context(Workers(workers, experiment.threads)) if workers > 1 and experiment.rebuildable else None
+        return train(experiment, Path(out) if out is not None else None, resume=resume, workers=pool, watch=watch or Silent())
+
+
+def train(
+    experiment: Experiment,
+    out: Path | None,
+    *,
+    resume: bool = False,
+    workers: Workers | None = None,
+    watch: Watch,
+    through_bytes: bool = False,
+) -> Result:
+    """Run an experiment to its last round, from the beginning or from where its folder stands."""
+    with ExitStack() as stack:
+        if out is None:
+            out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unseen-")))
+        world = build_world(experiment)
+        folder = RunFolder(out)
+        stack.callback(folder.release)
+        known = folder.claim(describe(world), resume)
+        threads = torch.get_num_threads()
+        stack.callback(torch.set_num_threads, threads)
+        engine = LocalEngine(world, folder.memory, workers, through_bytes)
+        return _rounds(world, engine, folder, known, watch)
+
+
+def _rounds(world: World, engine: LocalEngine, folder: RunFolder, known: bool, watch: Watch) -> Result:
+    experiment, method = world.experiment, world.experiment.method
+    at = folder.restore(method.server_state, watch.say) if known else None
+    if at is None:
+        watch.begin(world, 0)
+        at = _start(world, engine)
+        folder.save_checkpoint(at, method.server_state)
+    else:
+        engine.memory.versions = at.versions
+        watch.begin(world, at.round)
+    if at.round >= experiment.rounds and known:
+        watch.say(f"finished already: {at.round} rounds in {folder.path}")
+    while at.round < experiment.rounds:
+        number, began = at.round + 1, time.perf_counter()
+        at, record, timing = _one_round(world, engine, folder, at, number)
+        folder.save_round(record, timing)
+        folder.save_checkpoint(at, method.server_state)
+        _sweep(engine.memory, folder)
+        watch.round(record, time.perf_counter() - began)
+    model = method.model(at.state)
+    folder.save_model(folder.model, model, about_model(world, at.round))
+    return Result(world, read_records(folder.records), {k: v.detach().cpu().clone() for k, v in model.items()})
+
+
+def _start(world: World, engine: LocalEngine) -> Checkpoint:
+    """What a method does before round 1."""
+    cohort = engine.cohort(0)
+    state = world.experiment.method.start(world.fresh, cohort)
+    cohort.close()
+    return Checkpoint(0, state, engine.memory.versions, None, cohort.traffic.rows())
+
+
+def _one_round(world: World, engine: LocalEngine, folder: RunFolder, at: Checkpoint, number: int) -> tuple[Checkpoint, Record, dict[str, Any]]:
+    method, cohort = world.experiment.method, engine.cohort(number)
+    began = time.perf_counter()
+    try:
+        state = method.round(at.state, cohort)
+        cohort.close()
+    except NoReplies as error:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in cohort.missing.items())
+        raise NoReplies(f"round {number}: {error} ({reasons}). The state of round {at.round} is kept in {folder.path}") from error
+    trained = time.perf_counter()
+    model = method.model(state)
+    scores, scoring = engine.score(number, Model(model=model))
+    record = make_record(world, number, scores, [*at.before, *cohort.traffic.rows()], scoring, cohort.missing)
+    best = at.best
+    if better(source_score(record), best):
+        best = source_score(record)
+        folder.save_model(folder.best, model, about_model(world, number))
+    timing = {"round": number, "train": trained - began, "score": time.perf_counter() - trained}
+    return Checkpoint(number, state, engine.memory.versions, best), record, timing
+
+
+def _sweep(memory: MemoryStore, folder: RunFolder) -> None:
+    if memory.versions:
+        memory.sweep(folder.previous_versions())
+
+
+def describe(world: World) -> dict[str, Any]:
+    """run.json: the whole experiment, what it departs from, who holds what, and the versions it ran with."""
+    experiment = world.experiment
+    return {
+        "name": experiment.name,
+        "fold": world.fold.name,
+        "targets": [d.name for d in world.fold.targets],
+        "task": world.dataset.task.name,
+        "metric": world.dataset.task.metric,
+        "experiment": experiment.description(),
+        "departures": departures(experiment),
+        "partition": fingerprint(list(world.holdings.values())),
+        "clients": {
+            name: {"domain": h.domain, "train": len(h.train), "validation": len(h.validation)} for name, h in sorted(world.holdings.items())
+        },
+        "versions": {
+            "unseen": unseen.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+    }
+
+
+def about_model(world: World, number: int) -> dict[str, str]:
+    """What a model file says of itself."""
+    experiment = world.experiment
+    return {
+        "network": experiment.network or world.dataset.network,
+        "data": world.dataset.name,
+        "task": world.dataset.task.name,
+        "method": experiment.name,
+        "fold": world.fold.name,
+        "round": str(number),
+        "seed": str(experiment.seed),
+    }

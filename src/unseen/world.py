@@ -1,0 +1,117 @@
+"""An experiment brought to life: the data, who holds what, and the networks. Every process that works on it builds the same."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from unseen.codec import State
+from unseen.data import load
+from unseen.data.augment import RECIPES, Augment
+from unseen.data.domain import Domain, DomainDataset, Fold, Holding, Samples
+from unseen.data.partition import by_name
+from unseen.data.protocol import choose_fold
+from unseen.errors import BadInput, choose
+from unseen.experiment import Experiment
+from unseen.method import Method, Shapes, Surroundings, state_of
+from unseen.networks import build_network
+from unseen.networks.base import TaskNet
+from unseen.randomness import seeded_block
+
+__all__ = ["World", "build_world"]
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """What tasks run in. The unseen domains are in `evaluators`, which no method and no partition can reach."""
+
+    experiment: Experiment
+    dataset: DomainDataset
+    fold: Fold
+    holdings: Mapping[str, Holding]  # by client
+    evaluators: Mapping[str, Holding]  # targets, and a held-out source: scored, never trained on
+    builders: Mapping[str, Callable[[], nn.Module]]  # by role
+    augment: Augment
+    device: torch.device
+
+    @property
+    def clients(self) -> list[str]:
+        return sorted(self.holdings)
+
+    def fresh(self, role: str) -> State:
+        """The initial weights of a network, the same in every process."""
+        if role == "task" and self.experiment.weights is not None:
+            return state_of(self._seeded(role, self._task_net_with_weights))
+        return state_of(self._seeded(role, self.builders[role]))
+
+    def _seeded(self, role: str, build: Callable[[], nn.Module]) -> nn.Module:
+        with seeded_block(torch.device("cpu"), self.experiment.seed, "fresh", role):
+            return build()
+
+    def _task_net_with_weights(self) -> TaskNet:
+        return _task_net(self.experiment, self.dataset, self.experiment.weights)
+
+
+def build_world(experiment: Experiment) -> World:
+    """Everything an experiment needs, checked before round 1."""
+    dataset = _dataset(experiment.data, experiment.size) if isinstance(experiment.data, str) else experiment.data
+    method = experiment.method
+    if dataset.task.name not in method.tasks:
+        able = ", ".join(method.tasks)
+        raise BadInput(f"{experiment.name} does {able}; {dataset.name} is a data set for {dataset.task.name}")
+    sources = [s.strip() for s in experiment.sources.split(",")] if experiment.sources else None
+    fold = choose_fold(
+        dataset, experiment.protocol, target=experiment.target, source=experiment.source, sources=sources, held_out=experiment.held_out
+    )
+    partition = by_name(experiment.partition, clients=experiment.clients, validation=experiment.validation)
+    holdings = {h.client: h for h in partition(fold.sources, experiment.seed)}
+    evaluators = {d.name: _whole(d) for d in (*fold.targets, *fold.held_out)}
+    make = functools.partial(_task_net, experiment, dataset, None)
+    with seeded_block(torch.device("cpu"), experiment.seed, "look"):
+        net = make()
+    shapes = Shapes(dataset.task.outputs, dataset.channels, dataset.size, net.feature_size)
+    _refuse_obstacles(method, Surroundings(dataset.task.name, shapes, net, *_counts(holdings)))
+    recipe = dataset.augment if experiment.augment == "auto" else choose("augmentation recipe", experiment.augment, [*RECIPES, "auto"])
+    return World(
+        experiment=experiment,
+        dataset=dataset,
+        fold=fold,
+        holdings=holdings,
+        evaluators=evaluators,
+        builders={"task": make, **method.networks(shapes)},
+        augment=RECIPES[recipe],
+        device=torch.device(experiment.device),
+    )
+
+
+@functools.lru_cache(maxsize=2)
+def _dataset(spec: str, size: int | None) -> DomainDataset:
+    """A benchmark runs many experiments over one data set: make or open it once."""
+    return load(spec, size=size)
+
+
+def _task_net(experiment: Experiment, dataset: DomainDataset, weights: str | None) -> TaskNet:
+    name = experiment.network or dataset.network
+    return build_network(name, outputs=dataset.task.outputs, channels=dataset.channels, size=dataset.size, weights=weights)
+
+
+def _counts(holdings: Mapping[str, Holding]) -> tuple[dict[str, int], dict[str, int]]:
+    return {n: len(h.train) for n, h in holdings.items()}, {n: len(h.validation) for n, h in holdings.items()}
+
+
+def _refuse_obstacles(method: Method[Any], around: Surroundings) -> None:
+    problems = [f"{type(method).__name__}: {obstacle}" for obstacle in method.obstacles(around)]
+    if problems:
+        raise BadInput(problems)
+
+
+def _whole(domain: Domain) -> Holding:
+    none: Any = np.empty(0, dtype=np.int64)
+    everything = np.arange(len(domain), dtype=np.int64)
+    return Holding(domain.name, domain.name, Samples(((domain, none),)), Samples(((domain, everything),)))

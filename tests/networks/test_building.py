@@ -1,0 +1,134 @@
+"""Networks by name: options, mistakes, frozen batch norm, two-layer heads."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from unseen.errors import BadInput
+from unseen.networks import NETWORKS, TaskNet, TwoLayerHead, build_network, freeze_batch_norm
+from unseen.networks.norm import FrozenBatchNorm2d
+
+
+def small(name, **changes):
+    return build_network(name, **{"outputs": 2, "channels": 1, "size": (32, 32), **changes})
+
+
+def test_options_reach_the_network():
+    net = small("unet: width = 4 , depth=3")
+    assert [block.conv1.out_channels for block in net.encoder] == [4, 8, 16]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("resnet81", "did you mean 'resnet18'"),
+        ("zebra", "there are: alexnet, digits_cnn"),
+        ("unet:wdith=8", "did you mean 'width'"),
+        ("unet:width=0", "width is 0; expected a whole number from 1 to 1024"),
+        ("unet:width=8.5", "whole number"),
+        ("unet:depth=2", "depth is 2; expected a whole number from 3 to 8"),
+        ("unet:width", "is no option"),
+        ("unet:", "is no option"),
+        ("unet:width=", "is no option"),
+        ("unet:width=4,width=8", "is no option"),
+        ("unet:name=resnet18", "no field 'name'"),
+        ("digits_cnn:hidden=99999999999999", "expected a whole number from 0 to 65536"),
+        ("unet:norm=frozen", "no field 'norm'"),
+        ("unet:hidden=4", "no field 'hidden'"),
+        ("resnet18:norm=frozn", "did you mean 'frozen'"),
+        ("vit_b_32:attention=slow", "attention is 'slow'"),
+    ],
+)
+def test_mistakes_in_a_name_are_explained(name, message):
+    with pytest.raises(BadInput, match=message):
+        small(name)
+
+
+@pytest.mark.parametrize("changes", [{"outputs": 0}, {"channels": -1}, {"size": (0, 32)}])
+def test_impossible_shapes_are_refused(changes):
+    with pytest.raises(BadInput, match="at least 1"):
+        small("digits_cnn", **changes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.text(max_size=30) | st.builds("{}:{}".format, st.sampled_from(sorted(NETWORKS)), st.text("=,:.-0123456789abdehnorstw", max_size=20))
+)
+def test_any_name_gives_a_network_or_one_clear_refusal(name):
+    with torch.device("meta"):
+        try:
+            net = build_network(name, outputs=2, channels=3, size=(256, 256))
+        except BadInput as refusal:
+            assert str(refusal)
+        else:
+            assert isinstance(net, TaskNet)
+
+
+def test_the_callers_seed_decides_the_weights():
+    def first():
+        torch.manual_seed(3)
+        return small("resnet18").state_dict()
+
+    again = first()
+    assert all(torch.equal(value, again[name]) for name, value in first().items())
+
+
+def test_frozen_batch_norm_stays_frozen_whatever_is_done_to_the_network():
+    torch.manual_seed(0)
+    net = small("resnet18:norm=frozen")
+    before = {name: value.clone() for name, value in net.state_dict().items() if "bn" in name or "downsample.1" in name}
+    net.requires_grad_(True).train()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=0.1)
+    net(torch.randn(4, 1, 32, 32)).square().sum().backward()
+    optimizer.step()
+    after = net.state_dict()
+    assert len(before) == 20 * 5  # 20 batch norms of five entries
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in net.modules())
+
+
+def test_batch_norm_that_is_not_frozen_does_move():
+    net = small("resnet18").train()
+    net(torch.randn(4, 1, 32, 32))
+    assert net.bn1.running_mean.abs().sum() > 0
+
+
+def test_a_frozen_network_has_the_same_entries_and_answers_as_its_ordinary_form_in_evaluation():
+    torch.manual_seed(0)
+    net = small("mobilenet_v2")
+    x = torch.randn(4, 1, 32, 32)
+    net.train()(x)  # statistics away from their start
+    expected, entries = net.eval()(x), net.state_dict()
+    frozen = small("mobilenet_v2:norm=frozen")
+    frozen.load_state_dict(entries)
+    frozen.train()
+    frozen.classifier[0].eval()  # dropout apart
+    torch.testing.assert_close(frozen(x), expected)
+
+
+def test_freezing_keeps_epsilon():
+    net = nn.Sequential(nn.BatchNorm2d(2, eps=0.5))
+    net[0].running_var.fill_(3.5)
+    freeze_batch_norm(net)
+    assert isinstance(net[0], FrozenBatchNorm2d)
+    torch.testing.assert_close(net(torch.full((1, 2, 1, 1), 4.0)), torch.full((1, 2, 1, 1), 2.0))  # 4 / sqrt(3.5 + 0.5)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "efficientnet_lite0", "digits_cnn", "vit_b_32"])
+def test_a_hidden_layer_makes_a_two_layer_head_without_a_non_linearity(name):
+    with torch.device("meta"):
+        net = small(f"{name}:hidden=6", outputs=4)
+    head = net.head()
+    assert isinstance(head, TwoLayerHead)
+    assert tuple(head.inner.weight.shape) == (6, net.feature_size) and tuple(head.output.weight.shape) == (4, 6)
+
+
+def test_the_two_layer_head_is_linear():
+    torch.manual_seed(0)
+    net = small("digits_cnn:hidden=6")
+    head, features = net.head(), torch.randn(5, 1024)
+    by_hand = features @ (head.output.weight @ head.inner.weight).T + head.output.weight @ head.inner.bias + head.output.bias
+    torch.testing.assert_close(head(features), by_hand, atol=1e-5, rtol=1e-5)
+    assert torch.equal(net(torch.ones(1, 1, 32, 32)), head(net(torch.ones(1, 1, 32, 32), full=True).features))

@@ -1,0 +1,104 @@
+"""Selection rules and tables, against values worked out by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unseen.errors import BadInput
+from unseen.report.select import RULES
+from unseen.report.tables import Cell, comparison, to_csv, to_html, to_latex, to_markdown
+
+
+def records(fold: str, rows: list[tuple[float, float]], seed: int = 0, held: list[float] | None = None, targets: tuple[str, ...] = ()) -> list[Any]:
+    return [
+        {
+            "fold": fold,
+            "round": n,
+            "seed": seed,
+            "metric": "accuracy",
+            "source_mean": {"accuracy": source},
+            "target": {t: {"accuracy": target} for t in targets or (fold,)},
+            "held_out": {"h": {"accuracy": held[n - 1]}} if held else {},
+        }
+        for n, (source, target) in enumerate(rows, 1)
+    ]
+
+
+ROWS = [(0.5, 0.9), (0.8, 0.4), (0.8, 0.6), (0.7, 0.5)]
+
+
+def test_rules_pick_their_round() -> None:
+    runs = records("c", ROWS, held=[0.1, 0.2, 0.2, 0.9])
+    picks = {name: rule.picks(runs) for name, rule in RULES.items()}
+    assert picks == {"last": 3, "source": 1, "held-out": 3, "oracle": 0}
+    assert [name for name, rule in RULES.items() if rule.oracle] == ["oracle"]
+    assert RULES["held-out"].picks(records("c", ROWS)) is None
+
+
+def test_the_source_rule_never_sees_the_target() -> None:
+    changed = records("c", [(s, 1 - t) for s, t in ROWS])
+    assert RULES["source"].picks(changed) == RULES["source"].picks(records("c", ROWS))
+
+
+def cells() -> list[Cell]:
+    scores = {("A", "x", 0): 0.8, ("A", "y", 0): 0.6, ("A", "x", 1): 0.9, ("A", "y", 1): 0.5, ("B", "x", 0): 0.85, ("B", "y", 0): 0.7}
+    return [Cell(m, f, s, records(f, [(0.1, v)], s)) for (m, f, s), v in scores.items()]
+
+
+def test_means_deviations_average_and_worst_by_hand() -> None:
+    table = comparison(cells(), "last")
+    assert table.columns == ("x", "y", "average", "worst domain")
+    a = table.rows["A"]
+    assert a["x"].mean == pytest.approx(85) and a["x"].std == pytest.approx(statistics.stdev([80, 90]))
+    assert a["average"].mean == pytest.approx((70 + 70) / 2) and a["worst domain"].mean == pytest.approx(55)
+    assert table.rows["B"]["average"].std is None and str(table.rows["B"]["x"]) == "85.00"
+    assert table.marks["B", "y"] == 1 and table.marks["A", "y"] == 2
+    assert table.marks["A", "x"] == table.marks["B", "x"] == 1  # equal as printed
+
+
+def test_an_incomplete_seed_does_not_enter_the_average() -> None:
+    some = [c for c in cells() if not (c.method == "A" and c.fold == "y" and c.seed == 1)]
+    row = comparison(some, "last").rows["A"]
+    assert row["x"].n == 2 and row["average"].n == 1 and row["average"].mean == pytest.approx(70)
+
+
+def test_single_source_folds_are_scored_on_every_target() -> None:
+    cell = Cell("A", "photo", 0, records("photo", [(0.1, 0.5)], targets=("art", "sketch")))
+    assert comparison([cell], "last").columns[:2] == ("photo → art", "photo → sketch")
+
+
+def test_formats() -> None:
+    table = comparison(cells(), "oracle")
+    assert "**85.00**" in to_markdown(table) and "oracle" in to_markdown(table)
+    tex = to_latex(table)
+    assert r"\toprule" in tex and r"\textbf{70.00}" in tex and r"\underline{" in tex and r"$\pm$" in tex
+    rows = list(csv.DictReader(io.StringIO(to_csv([table]))))
+    assert len(rows) == 8 and float(rows[0]["mean"]) == pytest.approx(85) and rows[0]["rule"] == "oracle"
+
+
+@given(st.text(min_size=1))
+def test_names_are_escaped(name: str) -> None:
+    table = comparison([Cell(name, "c", 0, records("c", ROWS))], "last")
+    page = to_html([table])
+    if "<" in name:
+        assert f"<th>{name}</th>" not in page
+    tex = to_latex(table)
+    assert tex.count(r"\\") >= 2
+    assert len(list(csv.reader(io.StringIO(to_csv([table]), newline="")))) == 2
+
+
+def test_html_in_a_name_is_text() -> None:
+    page = to_html([comparison([Cell("<script>alert(1)</script>", "c", 0, records("c", ROWS))], "last")])
+    assert "<script>" not in page and "&lt;script&gt;" in page
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(BadInput, match="did you mean 'oracle'"):
+        comparison([], "oracel")

@@ -1,0 +1,175 @@
+"""Values to bytes and back: what comes out is what went in, and bytes that are anything else are refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from unseen.codec import CodecError, State, conform, decode, encode, notes_in, refuse_unstorable, same_bits, tensors_in
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
+
+
+@dataclass(frozen=True)
+class Inner:
+    weight: Tensor
+    note: str
+
+
+@dataclass(frozen=True)
+class Outer:
+    model: State
+    history: list[Inner]
+    scores: dict[str, float]
+    nested: dict[str, State]
+    pair: tuple[float, ...]
+    flag: bool
+    count: int
+    maybe: Tensor | None = None
+    inner: Inner | None = field(default=None)
+
+
+names = st.text(max_size=8)
+tensors = st.builds(
+    lambda shape, dtype, seed: (torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * 8).to(dtype),
+    st.lists(st.integers(0, 4), max_size=3),
+    st.sampled_from(DTYPES),
+    st.integers(0, 99),
+)
+states = st.dictionaries(names, tensors, max_size=3)
+inners = st.builds(Inner, tensors, names)
+floats = st.floats(allow_nan=False)
+outers = st.builds(
+    Outer,
+    model=states,
+    history=st.lists(inners, max_size=2),
+    scores=st.dictionaries(names, floats, max_size=3),
+    nested=st.dictionaries(names, states, max_size=2),
+    pair=st.lists(floats, max_size=3).map(tuple),
+    flag=st.booleans(),
+    count=st.integers(),
+    maybe=st.none() | tensors,
+    inner=st.none() | inners,
+)
+
+
+def same(a: object, b: object) -> bool:
+    """Equality that looks into tensors and never calls == on them."""
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and same_bits({"": a}, {"": b})
+    if isinstance(a, dict):
+        return isinstance(b, dict) and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, Inner | Outer):
+        return type(a) is type(b) and all(same(v, getattr(b, k)) for k, v in vars(a).items())
+    return type(a) is type(b) and a == b
+
+
+@given(outers)
+def test_round_trip(value: Outer) -> None:
+    assert same(decode(Outer, encode(value)), value)
+
+
+def test_nan_infinity_and_negative_zero_survive() -> None:
+    odd = torch.tensor([math.nan, math.inf, -math.inf, -0.0])
+    back = decode(Inner, encode(Inner(odd, "")))
+    assert same_bits({"w": back.weight}, {"w": odd})
+
+
+def test_decoded_tensors_are_fresh_and_aligned() -> None:
+    data = encode(Inner(torch.arange(5.0), "x" * 3))
+    weight = decode(Inner, data).weight
+    assert weight.data_ptr() % 64 == 0
+    weight += 1
+    assert decode(Inner, data).weight[0] == 0
+
+
+def test_tensors_that_share_memory_are_stored_apart() -> None:
+    shared = torch.arange(4.0)
+    back = decode(Outer, encode(Outer({"a": shared, "b": shared}, [], {}, {}, (), True, 0)))
+    assert torch.equal(back.model["a"], shared) and torch.equal(back.model["b"], shared)
+
+
+def test_a_transposed_tensor_keeps_its_values() -> None:
+    tensor = torch.arange(6.0).view(2, 3).T
+    assert torch.equal(decode(Inner, encode(Inner(tensor, ""))).weight, tensor)
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused(data: bytes) -> None:
+    with pytest.raises(CodecError):
+        decode(Outer, data)
+
+
+@given(outers, st.data())
+def test_a_cut_message_is_refused(value: Outer, data: st.DataObject) -> None:
+    whole = encode(value)
+    with pytest.raises(CodecError):
+        decode(Outer, whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        {"weight": 0, "note": 3},
+        {"weight": 0},
+        {"weight": 0, "note": "", "extra": 1},
+        {"weight": 7, "note": ""},
+        {"weight": True, "note": ""},
+        {"weight": None, "note": ""},
+        [],
+        None,
+        "weight",
+    ],
+)
+def test_a_structure_that_was_not_declared_is_refused(structure: object) -> None:
+    data = safetensors.torch.save({"0": torch.zeros(1)}, {"structure": json.dumps(structure)})
+    with pytest.raises(CodecError):
+        decode(Inner, data)
+
+
+def test_a_tensor_that_nothing_names_is_refused() -> None:
+    data = safetensors.torch.save({"0": torch.zeros(1), "1": torch.zeros(9)}, {"structure": json.dumps({"weight": 0, "note": ""})})
+    with pytest.raises(CodecError, match="does not name"):
+        decode(Inner, data)
+
+
+def test_one_tensor_cannot_be_named_twice() -> None:
+    structure = {"model": {"a": 0, "b": 0}, "history": [], "scores": {}, "nested": {}, "pair": [], "flag": True, "count": 1, "maybe": None, "inner": None}
+    data = safetensors.torch.save({"0": torch.zeros(1)}, {"structure": json.dumps(structure)})
+    with pytest.raises(CodecError, match="no tensor of its own"):
+        decode(Outer, data)
+
+
+def test_notes_lie_beside_the_value() -> None:
+    assert notes_in(encode(Inner(torch.zeros(1), ""), notes={"round": "3"}))["round"] == "3"
+
+
+def test_types_that_cannot_be_stored_are_refused_by_name() -> None:
+    @dataclass(frozen=True)
+    class Bad:
+        when: complex
+
+    with pytest.raises(TypeError, match=r"Bad\.when"):
+        refuse_unstorable(Bad, "Bad")
+
+
+def test_values_are_checked_against_their_types() -> None:
+    with pytest.raises(TypeError, match=r"scores\['a'\]"):
+        conform({"a": 1}, dict[str, float], "scores")
+    with pytest.raises(TypeError, match="expected int"):
+        conform(True, int, "count")
+
+
+def test_every_tensor_is_found_with_its_path() -> None:
+    value = Outer({"w": torch.zeros(1)}, [Inner(torch.zeros(2), "")], {}, {"a": {"b": torch.zeros(3)}}, (), True, 0)
+    assert [path for path, _ in tensors_in(value, Outer)] == ["model.w", "history.0.weight", "nested.a.b"]

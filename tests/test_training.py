@@ -1,0 +1,238 @@
+"""Runs: files, resume after a cut at every moment, folders that hold something else."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import methods_for_tests as own
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import unseen
+from unseen import Experiment, FedAvg, FedSB
+from unseen.data.domain import DomainDataset
+from unseen.errors import BadInput
+from unseen.report.select import RULES
+from unseen.training import Result, Silent, train
+
+FILES = ("records.jsonl", "model.safetensors", "best.safetensors", "run.json")
+
+
+class Listening(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
+
+
+def go(data: DomainDataset, out: Path, *, resume: bool = False, rounds: int = 4, watch: Silent | None = None, **settings: Any) -> Result:
+    method = settings.pop("method", own.Exercise())
+    experiment = Experiment(method=method, data=data, target=settings.pop("target", "c"), rounds=rounds, **settings)
+    return train(experiment, out, resume=resume, watch=watch or Silent())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    from conftest import tiny_classification
+
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    go(tiny_classification(), folder)
+    return contents(folder)
+
+
+class Killed(BaseException):
+    """Like kill -9: nothing catches it, nothing is tidied up afterwards."""
+
+
+def cut_at(monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
+    """Let the process die at the n-th time it touches the disk for good."""
+    left = [moment]
+
+    def dying(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, call)
+
+    dying("replace")
+    dying("fsync")
+
+
+def test_resume_after_a_cut_at_every_moment(tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]) -> None:
+    moment, done = 0, False
+    while not done:
+        folder = tmp_path / str(moment)
+        with monkeypatch.context() as patch:
+            cut_at(patch, moment)
+            try:
+                go(tiny, folder)
+                done = True
+            except Killed:
+                pass
+        go(tiny, folder, resume=True)
+        assert contents(folder) == whole, f"cut at moment {moment}"
+        moment += 5 if moment > 30 else 1
+    assert moment > 60  # the run does touch the disk that often
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "records.jsonl", "timings.jsonl"])
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.99])
+def test_a_file_cut_short_sends_the_run_back(tiny: DomainDataset, tmp_path: Path, whole: dict[str, bytes], name: str, keep: float) -> None:
+    go(tiny, tmp_path / "run", rounds=3)
+    file = tmp_path / "run" / name
+    data = file.read_bytes()
+    file.write_bytes(data[: int(len(data) * keep)])
+    watch = Listening()
+    go(tiny, tmp_path / "run", resume=True, watch=watch)
+    assert contents(tmp_path / "run") == whole
+    assert bool(watch.said) == (name != "timings.jsonl")
+
+
+def test_garbage_in_the_records_sends_the_run_back(tiny: DomainDataset, tmp_path: Path, whole: dict[str, bytes]) -> None:
+    go(tiny, tmp_path / "run", rounds=3)
+    file = tmp_path / "run/records.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(lines[0] + b"{garbage\n" + lines[2])
+    go(tiny, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == whole
+
+
+def test_rounds_may_be_raised_not_lowered(tiny: DomainDataset, tmp_path: Path, whole: dict[str, bytes]) -> None:
+    go(tiny, tmp_path / "run", rounds=2)
+    go(tiny, tmp_path / "run", rounds=4, resume=True)
+    assert contents(tmp_path / "run") == whole
+    with pytest.raises(BadInput, match="not fewer"):
+        go(tiny, tmp_path / "run", rounds=3, resume=True)
+
+
+def test_a_finished_run_is_left_alone(tiny: DomainDataset, tmp_path: Path, whole: dict[str, bytes]) -> None:
+    go(tiny, tmp_path / "run")
+    watch = Listening()
+    go(tiny, tmp_path / "run", resume=True, watch=watch)
+    assert contents(tmp_path / "run") == whole and "finished already" in watch.said[0]
+
+
+def test_resume_starts_anew_in_a_missing_or_empty_folder(tiny: DomainDataset, tmp_path: Path, whole: dict[str, bytes]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/.run.json.1.tmp").write_text("{")  # left by a kill while run.json was written
+    for name in ("missing", "empty"):
+        go(tiny, tmp_path / name, resume=True)
+        assert contents(tmp_path / name) == whole
+
+
+def test_a_changed_experiment_is_refused_by_field(tiny: DomainDataset, tmp_path: Path) -> None:
+    go(tiny, tmp_path / "run", method=FedSB(budget=1))
+    before = contents(tmp_path / "run")
+    with pytest.raises(BadInput) as caught:
+        go(tiny, tmp_path / "run", method=FedSB(budget=2, lr=0.5), seed=1, resume=True)
+    text = str(caught.value)
+    assert "set.budget was 1 and is 2" in text and "set.lr" in text and "seed was 0 and is 1" in text
+    assert contents(tmp_path / "run") == before
+
+
+def test_an_occupied_folder_is_refused(tiny: DomainDataset, tmp_path: Path) -> None:
+    go(tiny, tmp_path / "run", method=FedSB(budget=1), rounds=1)
+    with pytest.raises(BadInput, match=r"holds a run already \(FedSB, fold c, seed 0\)"):
+        go(tiny, tmp_path / "run", method=FedSB(budget=1), rounds=1)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/thesis.tex").write_text("")
+    with pytest.raises(BadInput, match=r"other files \(thesis.tex\)"):
+        go(tiny, tmp_path / "other", resume=True)
+    with pytest.raises(BadInput, match="is a file"):
+        go(tiny, tmp_path / "other/thesis.tex")
+    (tmp_path / "run/run.json").write_text("[]")
+    with pytest.raises(BadInput, match="cannot be read as a run"):
+        go(tiny, tmp_path / "run", resume=True)
+
+
+def test_two_processes_cannot_share_a_folder(tiny: DomainDataset, tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run/.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(BadInput, match="another process"):
+            go(tiny, tmp_path / "run")
+
+
+def test_a_full_disk_leaves_a_run_that_can_go_on(tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]) -> None:
+    import unseen.folder
+
+    real, calls = unseen.folder._append, [0]
+
+    def full(file: Path, line: bytes) -> None:
+        calls[0] += 1
+        if calls[0] == 5:  # half a line of round 3 still fits
+            with file.open("ab") as stream:
+                stream.write(line[: len(line) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(file, line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unseen.folder, "_append", full)
+        with pytest.raises(OSError, match="No space"):
+            go(tiny, tmp_path / "run")
+    go(tiny, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == whole
+
+
+def test_what_a_run_writes(tiny: DomainDataset, tmp_path: Path) -> None:
+    result = go(tiny, tmp_path / "run", method=FedSB(smoothing=0.2, budget=2), rounds=3)
+    run = json.loads((tmp_path / "run/run.json").read_text())
+    assert run["departures"] == {"smoothing": [0.1, 0.2], "budget": [30, 2], "rounds": [100, 3]}
+    assert run["experiment"]["seed"] == 0 and len(run["partition"]) == 64 and run["versions"]["unseen"] == unseen.__version__
+    records = [json.loads(line) for line in (tmp_path / "run/records.jsonl").read_text().splitlines()]
+    assert [r["round"] for r in records] == [1, 2, 3] and records == list(result.records)
+    assert set(records[0]["target"]) == {"c"} and set(records[0]["source"]) == {"a", "b"}
+    assert not any("time" in key or "second" in key for key in records[0])
+    timings = [json.loads(line) for line in (tmp_path / "run/timings.jsonl").read_text().splitlines()]
+    assert all(t["train"] > 0 and t["score"] > 0 for t in timings)
+    model = load_file(tmp_path / "run/model.safetensors")
+    assert all(torch.equal(model[k], v) for k, v in result.state.items()) and model.keys() == result.state.keys()
+
+
+def test_best_is_the_round_that_the_source_rule_picks(tiny: DomainDataset, tmp_path: Path) -> None:
+    result = go(tiny, tmp_path / "run", method=FedAvg(lr=0.02, batch=8), rounds=6)
+    chosen = RULES["source"].picks(result.records)
+    assert chosen is not None
+    again = go(tiny, tmp_path / "again", method=FedAvg(lr=0.02, batch=8), rounds=chosen + 1)
+    best = load_file(tmp_path / "run/best.safetensors")
+    assert all(torch.equal(best[k], v) for k, v in again.state.items())
+
+
+def test_run_from_python(tiny: DomainDataset) -> None:
+    result = unseen.run(method=FedSB(smoothing=0.2, budget=4, lr=0.01, batch=16), data=tiny, target="c", rounds=8)
+    assert len(result.records) == 8
+    assert result.records[-1]["target"]["c"]["accuracy"] > 0.5  # three classes
+    x = torch.rand(2, 3, 8, 8)
+    assert result.model(x).shape == (2, 3) and not result.model.training
+    assert "| FedSB |" in result.table()
+    with pytest.raises(BadInput, match="no setting 'round'"):
+        unseen.run(FedSB(), tiny, "c", round=3)
+
+
+def test_the_target_cannot_be_reached_while_training(tiny: DomainDataset, tmp_path: Path) -> None:
+    """With other images and labels in the target, everything but its own scores stays as it was, to the bit."""
+    from dataclasses import replace
+
+    a, b, c = tiny.domains
+    other = replace(tiny, domains=(a, b, replace(c, images=255 - c.images, labels=c.labels[::-1].copy())))
+    one, two = go(tiny, tmp_path / "one"), go(other, tmp_path / "two")
+    assert all(torch.equal(one.state[k], two.state[k]) for k in one.state)
+    for r, s in zip(one.records, two.records, strict=True):
+        assert r["target"] != s["target"]
+        assert {k: v for k, v in r.items() if k != "target"} == {k: v for k, v in s.items() if k != "target"}
