@@ -37,7 +37,7 @@ def numbered(train: int, validation: int = 4, pixels: Pixels = UNIT, parts: int 
 @given(st.integers(1, 40), st.integers(1, 16), st.integers(1, 3))
 def test_an_epoch_sees_every_sample_once(samples: int, size: int, epochs: int) -> None:
     seen = Counter(int(v) for _, y in numbered(samples).batches(size=size, epochs=epochs) for v in y)
-    assert seen == {n: epochs for n in range(samples)}
+    assert seen == dict.fromkeys(range(samples), epochs)
 
 
 @given(st.integers(1, 40), st.integers(1, 16))

@@ -144,7 +144,17 @@ def test_a_tensor_that_nothing_names_is_refused() -> None:
 
 
 def test_one_tensor_cannot_be_named_twice() -> None:
-    structure = {"model": {"a": 0, "b": 0}, "history": [], "scores": {}, "nested": {}, "pair": [], "flag": True, "count": 1, "maybe": None, "inner": None}
+    structure = {
+        "model": {"a": 0, "b": 0},
+        "history": [],
+        "scores": {},
+        "nested": {},
+        "pair": [],
+        "flag": True,
+        "count": 1,
+        "maybe": None,
+        "inner": None,
+    }
     data = safetensors.torch.save({"0": torch.zeros(1)}, {"structure": json.dumps(structure)})
     with pytest.raises(CodecError, match="no tensor of its own"):
         decode(Outer, data)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_settings import SETTINGS
 
+from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.codec import same_bits
 from unseen.data.domain import DomainDataset

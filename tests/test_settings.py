@@ -80,7 +80,9 @@ def test_parts_by_name_or_table() -> None:
     assert build(Car, {"brake": parse_text("brake:force=3")}, PARTS).brake == Brake(3.0)
 
 
-@given(st.integers(3, 6), st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["red", "blue"]), st.none() | st.just(Brake(2.0)))
+@given(
+    st.integers(3, 6), st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["red", "blue"]), st.none() | st.just(Brake(2.0))
+)
 def test_plain_values_build_the_same_thing_again(wheels: int, speed: float, colour: str, brake: Brake | None) -> None:
     car = Car(wheels, speed, colour, brake=brake)  # type: ignore[arg-type]
     assert build(Car, values_of(car), PARTS) == car

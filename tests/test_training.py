@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-import methods_for_tests as own
 import pytest
 import torch
 from safetensors.torch import load_file
 
+import methods_for_tests as own
 import unseen
 from unseen import Experiment, FedAvg, FedSB
 from unseen.data.domain import DomainDataset
@@ -73,7 +73,9 @@ def cut_at(monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
     dying("fsync")
 
 
-def test_resume_after_a_cut_at_every_moment(tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]) -> None:
+def test_resume_after_a_cut_at_every_moment(
+    tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]
+) -> None:
     moment, done = 0, False
     while not done:
         folder = tmp_path / str(moment)
@@ -169,7 +171,9 @@ def test_two_processes_cannot_share_a_folder(tiny: DomainDataset, tmp_path: Path
             go(tiny, tmp_path / "run")
 
 
-def test_a_full_disk_leaves_a_run_that_can_go_on(tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]) -> None:
+def test_a_full_disk_leaves_a_run_that_can_go_on(
+    tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]
+) -> None:
     import unseen.folder
 
     real, calls = unseen.folder._append, [0]

@@ -18,8 +18,14 @@ if TYPE_CHECKING:
     from unseen.method import Method as Method
     from unseen.method import on_client as on_client
     from unseen.method import state_of as state_of
+    from unseen.methods import ELCFS as ELCFS
+    from unseen.methods import FedADG as FedADG
     from unseen.methods import FedAvg as FedAvg
+    from unseen.methods import FedDAG as FedDAG
+    from unseen.methods import FedDyn as FedDyn
+    from unseen.methods import FedGCA as FedGCA
     from unseen.methods import FedProx as FedProx
+    from unseen.methods import FedSAM as FedSAM
     from unseen.methods import FedSB as FedSB
     from unseen.ops.averaging import mean as mean
     from unseen.payload import Memory as Memory
@@ -27,11 +33,11 @@ if TYPE_CHECKING:
     from unseen.payload import Payload as Payload
     from unseen.payload import State as State
     from unseen.payload import carries as carries
-    from unseen.training import Result as Result
-    from unseen.training import run as run
     from unseen.settings import hyper as hyper
     from unseen.task import Classification as Classification
     from unseen.task import Segmentation as Segmentation
+    from unseen.training import Result as Result
+    from unseen.training import run as run
 
 # Where each public name lives. Loaded on first use, so that `unseen --help` does not wait for torch.
 _HOMES = {
@@ -40,7 +46,7 @@ _HOMES = {
     "unseen.errors": ("BadInput",),
     "unseen.experiment": ("Experiment",),
     "unseen.method": ("Cohort", "Global", "Method", "on_client", "state_of"),
-    "unseen.methods": ("FedAvg", "FedProx", "FedSB"),
+    "unseen.methods": ("ELCFS", "FedADG", "FedAvg", "FedDAG", "FedDyn", "FedGCA", "FedProx", "FedSAM", "FedSB"),
     "unseen.ops.averaging": ("mean",),
     "unseen.payload": ("Memory", "Nothing", "Payload", "State", "carries"),
     "unseen.training": ("Result", "run"),
@@ -48,7 +54,7 @@ _HOMES = {
     "unseen.task": ("Classification", "Segmentation"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,9 @@ from unseen.training import Watch, train
 __all__ = ["BenchmarkCell", "read_benchmark", "run_benchmark"]
 
 
+_OF_THE_BENCHMARK = ("methods", "targets", "seeds", "set", "method", "target", "seed", "paper_numbers")
+
+
 @dataclass(frozen=True)
 class BenchmarkCell:
     """One run of a benchmark, and its folder below the benchmark's."""
@@ -30,7 +33,7 @@ class BenchmarkCell:
 def read_benchmark(values: Mapping[str, Any], seeds: Sequence[int] | None = None) -> list[BenchmarkCell]:
     """The cells that a file asks for. Every mistake in it is reported at once."""
     values = {key.replace("-", "_"): value for key, value in values.items()}
-    common = {k: v for k, v in values.items() if k not in ("methods", "targets", "seeds", "set", "method", "target", "seed", "paper_numbers")}
+    common = {k: v for k, v in values.items() if k not in _OF_THE_BENCHMARK}
     problems = _misplaced(values)
     variants = values.get("methods", [values["method"]] if "method" in values else [])
     wanted = list(seeds) if seeds is not None else values.get("seeds", [values.get("seed", 0)])
@@ -45,6 +48,9 @@ def read_benchmark(values: Mapping[str, Any], seeds: Sequence[int] | None = None
                     cells.append(BenchmarkCell(experiment, f"{_slug(experiment.name)}/{_slug(name)}/seed-{seed}"))
         except BadInput as bad:
             problems += [p for p in bad.problems if p not in problems]
+    folders = [cell.folder for cell in cells]
+    for folder in sorted({f for f in folders if folders.count(f) > 1}):
+        problems.append(f"two rows of the table would both be written to {folder}; give them different labels")
     if not problems and not cells:
         problems.append("nothing to run: give methods = [...], targets = [...] and seeds = [...]")
     if problems:
@@ -58,7 +64,7 @@ def _misplaced(values: Mapping[str, Any]) -> list[str]:
         if key in values and not isinstance(values[key], kind):
             problems.append(f"{key} is {values[key]!r}; expected a list")
     if "targets" in values and not isinstance(values["targets"], list) and values["targets"] != "all":
-        problems.append(f"targets is {values['targets']!r}; expected a list of domains, or \"all\"")
+        problems.append(f'targets is {values["targets"]!r}; expected a list of domains, or "all"')
     seeds = values.get("seeds", [])
     if isinstance(seeds, list) and not all(type(s) is int for s in seeds):
         problems.append(f"seeds is {seeds!r}; expected whole numbers")
@@ -69,13 +75,12 @@ def _misplaced(values: Mapping[str, Any]) -> list[str]:
 
 def _variant(variant: Any, common: Any) -> dict[str, Any]:
     """One row of the table: a method's name, or a table {method, label, preset, set}."""
-    row = {"method": variant} if isinstance(variant, str) else dict(variant) if isinstance(variant, Mapping) else None
-    if row is None or not isinstance(row.get("method"), str):
-        raise BadInput(f"methods holds {variant!r}; expected a name, or a table such as {{ method = \"fedsb\", label = \"...\" }}")
+    row: dict[str, Any] = {"method": variant} if isinstance(variant, str) else dict(variant) if isinstance(variant, Mapping) else {}
+    if not isinstance(row.get("method"), str):
+        raise BadInput(f'methods holds {variant!r}; expected a name, or a table such as {{ method = "fedsb", label = "..." }}')
     tables = {k: v for k, v in common.items() if isinstance(v, Mapping) and k in METHODS}
     shared = {k: v for k, v in common.items() if k not in tables}
-    row["set"] = {**shared, **tables.get(row["method"], {}), **row.get("set", {})}
-    return row
+    return {**row, "set": {**shared, **tables.get(str(row["method"]), {}), **row.get("set", {})}}
 
 
 def _folds(values: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -102,7 +107,9 @@ def run_benchmark(cells: Sequence[BenchmarkCell], out: Path, workers: int, watch
             watch.say(f"[{number}/{len(cells)}] {cell.folder}")
             try:
                 train(cell.experiment, out / cell.folder, resume=True, workers=pool, watch=watch)
-            except (BadInput, NoReplies, ClientFailed) as error:
-                failed[cell.folder] = str(error)
-                watch.say(f"failed: {error}")
+            except OSError:  # a full disk is not this cell's fault, and the next would meet it too
+                raise
+            except Exception as error:
+                failed[cell.folder] = str(error) if isinstance(error, BadInput | NoReplies | ClientFailed) else repr(error)
+                watch.say(f"failed: {failed[cell.folder]}")
     return failed

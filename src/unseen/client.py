@@ -125,7 +125,7 @@ class Client:
             return
         if epochs is not None:
             for _ in range(epochs):
-                for chunk in self._order(shuffle).split(size):
+                for chunk in _chunks(self._order(shuffle), size):
                     if len(chunk) == size or not drop_last or len(train) < size:
                         yield self._batch(train, chunk, augment=True)
             return
@@ -139,7 +139,7 @@ class Client:
     def validation(self, size: int) -> Iterator[Batch]:
         """The validation part, in order, never augmented."""
         part = self._holding.validation
-        for chunk in torch.arange(len(part)).split(size) if len(part) else ():
+        for chunk in _chunks(torch.arange(len(part)), size):
             yield self._batch(part, chunk)
 
     def batch_of(self, numbers: int, most: int = 256) -> int:
@@ -149,7 +149,7 @@ class Client:
 
     def images(self, size: int) -> Iterator[Tensor]:
         """The training images in order, not augmented: for spectra and statistics."""
-        for chunk in torch.arange(self.samples).split(size) if self.samples else ():
+        for chunk in _chunks(torch.arange(self.samples), size):
             yield self._batch(self._holding.train, chunk)[0]
 
     def remember(self, memory: Memory) -> None:
@@ -173,3 +173,7 @@ class Client:
         if augment:
             x, y = self._augment(x, y, self.rng)
         return (x - self._mean).div_(self._std), y
+
+
+def _chunks(order: Tensor, size: int) -> Iterator[Tensor]:
+    return (order[start : start + size] for start in range(0, len(order), size))

@@ -7,10 +7,10 @@ running numbers; a JSON header says where each belongs. Nothing is ever unpickle
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import types
 import typing
+import weakref
 from typing import Any, TypeVar
 
 import safetensors.torch
@@ -24,17 +24,19 @@ State = dict[str, Tensor]
 T = TypeVar("T")
 _SCALARS = (bool, int, float, str)
 _STRUCTURE = "structure"
+_HINTS: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 class CodecError(ValueError):
     """Bytes that are not what was declared."""
 
 
-@functools.cache
 def hints_of(cls: type) -> dict[str, Any]:
     """The declared type of every dataclass field of `cls`."""
-    hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    if cls not in _HINTS:
+        hints = typing.get_type_hints(cls)
+        _HINTS[cls] = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return _HINTS[cls]
 
 
 def refuse_unstorable(hint: Any, where: str) -> None:
@@ -122,7 +124,8 @@ def encode(value: Any, hint: Any = None, notes: dict[str, str] | None = None) ->
     kind = hint or type(value)
     conform(value, kind, _name(kind))
     structure = json.dumps(lay(value, kind), separators=(",", ":"))
-    return safetensors.torch.save(tensors, {_STRUCTURE: structure, **(notes or {})})
+    data: bytes = safetensors.torch.save(tensors, {_STRUCTURE: structure, **(notes or {})})
+    return data
 
 
 def decode(kind: type[T], data: bytes) -> T:

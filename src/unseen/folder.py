@@ -153,11 +153,9 @@ def _append(file: Path, line: bytes) -> None:
 
 def _read_checkpoint(file: Path, state_type: type) -> Checkpoint:
     data = file.read_bytes()
-    state = decode(state_type, data)
+    state: Any = decode(state_type, data)
     notes = notes_in(data)
-    return Checkpoint(
-        int(notes["round"]), state, json.loads(notes["versions"]), json.loads(notes["best"]), json.loads(notes["before"])
-    )
+    return Checkpoint(int(notes["round"]), state, json.loads(notes["versions"]), json.loads(notes["best"]), json.loads(notes["before"]))
 
 
 def read_run(folder: Path) -> dict[str, Any] | None:
@@ -180,7 +178,8 @@ def _refuse_another_run(there: Mapping[str, Any], now: Mapping[str, Any], path: 
     for key in differing:
         old, new = before.get(key), after.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            problems += [f"{key}.{k} was {old.get(k)!r} and is {new.get(k)!r}" for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k)]
+            inside = [k for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k)]
+            problems += [f"{key}.{k} was {old.get(k)!r} and is {new.get(k)!r}" for k in inside]
         else:
             problems.append(f"{key} was {old!r} and is {new!r}")
     if after["rounds"] < before["rounds"]:

@@ -160,6 +160,13 @@ class Method(Configured, ABC, Generic[S]):
     def round(self, state: S, clients: Cohort) -> S:
         """One communication round."""
 
+    def notes(self, state: S) -> Mapping[str, Any]:
+        """What the record of the round that led to `state` should say beside scores and traffic: numbers and text as JSON holds them.
+
+        The text under `warning` is also shown to the user, once.
+        """
+        return {}
+
     def model(self, state: S) -> State:
         """What is deployed and scored: the weights of the task network."""
         model: State = state.model  # type: ignore[attr-defined]

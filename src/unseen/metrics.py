@@ -60,7 +60,7 @@ class ClassMeter:
         self._logits: list[Tensor] = []
         self._labels: list[Tensor] = []
 
-    def update(self, logits: Tensor, labels: Tensor, spacing: Tensor | None = None) -> None:  # noqa: ARG002 a class has no extent
+    def update(self, logits: Tensor, labels: Tensor, spacing: Tensor | None = None) -> None:
         if logits.ndim != 2 or labels.shape != logits.shape[:1]:
             raise BadInput(f"logits {list(logits.shape)} and labels {list(labels.shape)}; expected [n, classes] and [n]")
         self._logits.append(logits.detach().clone())  # the caller may write the next batch into the same memory

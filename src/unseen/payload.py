@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast, dataclass_transform, get_args
+from typing import Any, Literal, Self, cast, dataclass_transform, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from unseen.errors import RefusedReply
 __all__ = ["Carried", "Kind", "Memory", "Nothing", "Payload", "State", "carried", "carries", "refuse_unusable"]
 
 Kind = Literal["model", "spectrum", "score", "statistic", "count"]
-P = TypeVar("P", bound="Payload | Memory")
 
 _DEFAULT_KIND: dict[Any, Kind] = {
     State: "model",
@@ -61,7 +60,7 @@ class _Declared:
         return encode(self)
 
     @classmethod
-    def from_bytes(cls: type[P], data: bytes) -> P:
+    def from_bytes(cls, data: bytes) -> Self:
         return decode(cls, data)
 
 

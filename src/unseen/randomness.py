@@ -33,7 +33,7 @@ def seeded_block(device: torch.device, seed: int, *where: str | int) -> Iterator
     """Run a block under its own global generator (dropout, initialisation), and put the old one back afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.random.default_generator.manual_seed(derived(seed, *where))
+        torch.default_generator.manual_seed(derived(seed, *where))
         if devices:
             torch.cuda.manual_seed(derived(seed, *where))
         yield

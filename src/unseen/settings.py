@@ -7,12 +7,11 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING
 from typing import Any, Literal
 
 from unseen.errors import BadInput, nearest
 
-__all__ = ["Configured", "Setting", "changed", "hyper", "part", "parse_text", "settings_of", "values_of"]
+__all__ = ["Configured", "Setting", "changed", "hyper", "parse_text", "part", "settings_of", "values_of"]
 
 
 def hyper(default: Any, meaning: str, *, symbol: str = "", low: float | None = None, high: float | None = None) -> Any:
@@ -98,9 +97,8 @@ def settings_of(cls: type) -> list[Setting]:
     hints = typing.get_type_hints(cls)
     rows = []
     for field in dataclasses.fields(cls):
-        default = field.default if field.default is not MISSING else field.default_factory() if field.default_factory is not MISSING else MISSING
         get = field.metadata.get
-        rows.append(Setting(field.name, hints[field.name], default, get("meaning", ""), get("symbol", ""), get("low"), get("high")))
+        rows.append(Setting(field.name, hints[field.name], field.default, get("meaning", ""), get("symbol", ""), get("low"), get("high")))
     return rows
 
 

@@ -140,12 +140,14 @@ def _rounds(world: World, engine: LocalEngine, folder: RunFolder, known: bool, w
         watch.begin(world, at.round)
     if at.round >= experiment.rounds and known:
         watch.say(f"finished already: {at.round} rounds in {folder.path}")
+    warned = ""
     while at.round < experiment.rounds:
         number, began = at.round + 1, time.perf_counter()
         at, record, timing = _one_round(world, engine, folder, at, number)
         folder.save_round(record, timing)
         folder.save_checkpoint(at, method.server_state)
         _sweep(engine.memory, folder)
+        warned = _warn_once(record, warned, watch)
         watch.round(record, time.perf_counter() - began)
     model = method.model(at.state)
     folder.save_model(folder.model, model, about_model(world, at.round))
@@ -160,7 +162,9 @@ def _start(world: World, engine: LocalEngine) -> Checkpoint:
     return Checkpoint(0, state, engine.memory.versions, None, cohort.traffic.rows())
 
 
-def _one_round(world: World, engine: LocalEngine, folder: RunFolder, at: Checkpoint, number: int) -> tuple[Checkpoint, Record, dict[str, Any]]:
+def _one_round(
+    world: World, engine: LocalEngine, folder: RunFolder, at: Checkpoint, number: int
+) -> tuple[Checkpoint, Record, dict[str, Any]]:
     method, cohort = world.experiment.method, engine.cohort(number)
     began = time.perf_counter()
     try:
@@ -172,13 +176,22 @@ def _one_round(world: World, engine: LocalEngine, folder: RunFolder, at: Checkpo
     trained = time.perf_counter()
     model = method.model(state)
     scores, scoring = engine.score(number, Model(model=model))
-    record = make_record(world, number, scores, [*at.before, *cohort.traffic.rows()], scoring, cohort.missing)
+    travelled = [*at.before, *cohort.traffic.rows()]
+    record = make_record(world, number, scores, travelled, scoring, cohort.missing, method.notes(state))
     best = at.best
     if better(source_score(record), best):
         best = source_score(record)
         folder.save_model(folder.best, model, about_model(world, number))
     timing = {"round": number, "train": trained - began, "score": time.perf_counter() - trained}
     return Checkpoint(number, state, engine.memory.versions, best), record, timing
+
+
+def _warn_once(record: Record, before: str, watch: Watch) -> str:
+    """Pass on a method's warning when it is new; returns the last one."""
+    warning = str(record["notes"].get("warning", before))
+    if warning != before:
+        watch.say(f"warning: {warning}")
+    return warning
 
 
 def _sweep(memory: MemoryStore, folder: RunFolder) -> None:

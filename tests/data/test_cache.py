@@ -77,14 +77,14 @@ def test_a_changed_source_is_noticed(tmp_path: Path, change: str) -> None:
     after = load(f"folder:{root}", cache=cache, size=8)
     assert before["a"].images.tobytes() != after["a"].images.tobytes() or before["a"].labels.tolist() != after["a"].labels.tolist()
     assert before["a"].images[0, 0, 0, 0] == 50  # the old one stays readable for whoever has it open
-    assert len([p for p in (cache / os.listdir(cache)[0]).iterdir() if p.is_dir()]) == 1  # and its files are gone
+    assert len([p for p in next(cache.iterdir()).iterdir() if p.is_dir()]) == 1  # and its files are gone
 
 
 def test_sizes_stand_beside_each_other(tmp_path: Path) -> None:
     root = small_data(tmp_path / "in")
     for size in (8, 16):
         assert load(f"folder:{root}", cache=tmp_path / "cache", size=size).size == (size, size)
-    assert len(os.listdir(tmp_path / "cache")) == 2
+    assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 def test_a_failed_preparation_leaves_nothing_and_keeps_the_old(tmp_path: Path) -> None:
@@ -155,9 +155,9 @@ def test_progress_counts_up_to_the_total(tmp_path: Path) -> None:
 
 
 def test_what_is_not_prepared_says_how(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="run unseen data prepare pacs --from FOLDER$"):
+    with pytest.raises(BadInput, match=r"run unseen data prepare pacs --from FOLDER$"):
         load("pacs", cache=tmp_path)
-    with pytest.raises(BadInput, match="run unseen data prepare pacs --from FOLDER --size 64$"):
+    with pytest.raises(BadInput, match=r"run unseen data prepare pacs --from FOLDER --size 64$"):
         load("pacs", cache=tmp_path, size=64)
     with pytest.raises(BadInput, match="did you mean 'pacs'"):
         load("pcas", cache=tmp_path)
@@ -174,7 +174,7 @@ def test_damaged_data_are_not_loaded(tmp_path: Path) -> None:
     folder = prepare(spec, cache=cache, size=8)
     with (folder / "0.images.npy").open("r+b") as file:
         file.truncate(200)
-    with pytest.raises(BadInput, match="damaged .* prepare them again"):
+    with pytest.raises(BadInput, match=r"damaged .* prepare them again"):
         load(spec, cache=cache, size=8)
     (folder / "manifest.json").write_text("{")
     with pytest.raises(BadInput, match="damaged"):

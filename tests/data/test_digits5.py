@@ -162,14 +162,14 @@ def test_missing_labels_and_images_are_named(tmp_path: Path) -> None:
     write_mnist(root)
     write_usps(root)
     (root / "train-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(BadInput, match="train-labels-idx1-ubyte.gz is missing"):
+    with pytest.raises(BadInput, match=r"train-labels-idx1-ubyte.gz is missing"):
         prepare("digits5", root, cache=tmp_path / "cache")
     write_mnist(root)
     (root / "mnist_m_train_labels.txt").write_text("0.png 1\n")
-    with pytest.raises(BadInput, match="names 1 images that are not there: mnist_m_train/0.png"):
+    with pytest.raises(BadInput, match=r"names 1 images that are not there: mnist_m_train/0.png"):
         prepare("digits5", root, cache=tmp_path / "cache")
     (root / "mnist_m_train_labels.txt").write_text("0.png eleven\n")
-    with pytest.raises(BadInput, match="line 1 is '0.png eleven'"):
+    with pytest.raises(BadInput, match=r"line 1 is '0.png eleven'"):
         prepare("digits5", root, cache=tmp_path / "cache")
 
 

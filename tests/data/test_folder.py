@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -138,13 +137,13 @@ def test_all_unreadable_files_are_named_at_once(tmp_path: Path) -> None:
 def test_a_loop_of_links_is_refused_and_links_are_followed(tmp_path: Path) -> None:
     root = two_domains(tmp_path / "in")
     real = two_domains(tmp_path / "elsewhere") / "photo"
-    os.symlink(real, root / "linked", target_is_directory=True)
+    (root / "linked").symlink_to(real, target_is_directory=True)
     assert load(f"folder:{root}", cache=tmp_path / "cache", size=8).names == ("linked", "photo", "sketch")
-    os.symlink(root, root / "photo" / "loop", target_is_directory=True)
+    (root / "photo" / "loop").symlink_to(root, target_is_directory=True)
     with pytest.raises(BadInput, match="link to a folder that it lies in"):
         load(f"folder:{root}", cache=tmp_path / "cache", size=8)
     (root / "photo" / "loop").unlink()
-    os.symlink(root / "nothing.png", root / "photo" / "cat" / "gone.png")
+    (root / "photo" / "cat" / "gone.png").symlink_to(root / "nothing.png")
     with pytest.raises(BadInput, match=r"gone\.png cannot be opened"):
         load(f"folder:{root}", cache=tmp_path / "cache", size=8)
 

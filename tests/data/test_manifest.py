@@ -35,6 +35,12 @@ def test_labels_splits_and_patients(tmp_path: Path) -> None:
     assert one.groups is not None and one.groups.tolist() == ["P0", "P1", "P2"]
 
 
+def test_an_unknown_patient_is_a_group_alone(tmp_path: Path) -> None:
+    rows = ["0.png,a,x,P1", "1.png,a,y,", "2.png,a,x,", "3.png,a,y,P1"]
+    groups = load(table(tmp_path, "path,domain,label,patient", *rows), cache=tmp_path / "c", size=8)["a"].groups
+    assert groups is not None and groups.tolist() == ["P1", "1.png", "2.png", "P1"]
+
+
 def test_masks(tmp_path: Path) -> None:
     rows = [f"{n}.png,{'ab'[n % 2]},m{n}.png" for n in range(6)]
     data = load(table(tmp_path, "path,domain,mask", *rows), cache=tmp_path / "c", size=8)

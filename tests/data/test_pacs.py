@@ -65,7 +65,7 @@ def test_official_lists(tmp_path: Path) -> None:
 def test_lists_that_contradict_the_folders_are_refused(tmp_path: Path) -> None:
     root = small_pacs(tmp_path / "PACS")
     official_lists(root, "photo", first=0)
-    with pytest.raises(BadInput, match="gives photo/dog/pic_002.jpg the class '0'; its folder says dog"):
+    with pytest.raises(BadInput, match=r"gives photo/dog/pic_002.jpg the class '0'; its folder says dog"):
         prepare("pacs", root, cache=tmp_path / "cache", size=8)
 
 
@@ -73,7 +73,7 @@ def test_lists_that_name_other_images_are_refused(tmp_path: Path) -> None:
     root = small_pacs(tmp_path / "PACS")
     official_lists(root, "photo")
     (root / "photo" / "dog" / "pic_000.jpg").unlink()
-    with pytest.raises(BadInput, match="that are not there: photo/dog/pic_000.jpg"):
+    with pytest.raises(BadInput, match=r"that are not there: photo/dog/pic_000.jpg"):
         prepare("pacs", root, cache=tmp_path / "cache", size=8)
 
 

@@ -104,6 +104,8 @@ def test_eyes_of_one_patient_resemble_each_other(sites):
 def test_sites_differ_in_colour_contrast_and_anatomy(sites):
     colours = {s.name: s.images.mean((0, 2, 3)) for s in sites.domains}
     assert min(np.abs(colours[a] - colours[b]).max() for a, b in combinations(NAMES, 2)) > 5
+    blue_by_red = {name: colour[2] / colour[0] for name, colour in colours.items()}
+    assert blue_by_red["east"] < 0.9 * blue_by_red["north"] and blue_by_red["north"] < 0.5 * blue_by_red["south"]
     contrast = {s.name: s.images.std((2, 3)).mean() for s in sites.domains}
     assert contrast["north"] > 1.3 * contrast["west"]
     discs = {s.name: s.labels[:, 0].mean() for s in sites.domains}

@@ -162,7 +162,7 @@ def small_prostate(root: Path) -> tuple[Path, np.ndarray]:
 
 
 def test_prostate(tmp_path: Path) -> None:
-    root, volume = small_prostate(tmp_path / "prostate")
+    root, _ = small_prostate(tmp_path / "prostate")
     assert recognise(root) == "prostate"
     prepare("prostate", root, cache=tmp_path / "cache", size=8)
     data = load("prostate", cache=tmp_path / "cache", size=8)
@@ -237,5 +237,6 @@ def test_vessels_as_the_collections_name_them(tmp_path: Path) -> None:
     prepare("retinal-vessels", root, cache=tmp_path / "cache", size=20)
     data = load("retinal-vessels", cache=tmp_path / "cache", size=20)
     assert data.names == ("chase", "drive", "hrf", "stare") and data.task == Segmentation(("vessel",))
+    assert data.notes == ()  # second observers are left out without a word
     assert all((d.labels.sum(axis=(1, 2, 3)) == 20).all() for d in data.domains)
     assert data["chase"].groups is not None and data["chase"].groups.tolist() == ["Image_01", "Image_01"]  # two eyes, one patient

@@ -12,6 +12,7 @@ from unseen import Experiment, FedAvg, FedProx
 from unseen.data.domain import DomainDataset
 from unseen.engines.tasks import Place, TaskRunner
 from unseen.memory import MemoryStore
+from unseen.parts.aggregation import Mean, Uniform
 from unseen.training import Silent, train
 from unseen.world import build_world
 
@@ -37,11 +38,11 @@ def test_a_round_of_fedavg_is_sgd_at_each_client_and_the_weighted_mean(tiny: Dom
     assert int(state["bn1.num_batches_tracked"]) == 1
 
 
-def test_uniform_weighting_sends_no_count(tiny: DomainDataset) -> None:
-    for weighting, count in (("samples", 8), ("uniform", 0)):
-        result = train(Experiment(FedAvg(weighting=weighting), tiny, "c", rounds=1), None, watch=Silent())  # type: ignore[arg-type]
+def test_the_uniform_mean_sends_no_count(tiny: DomainDataset) -> None:
+    for aggregation, sizes in ((Mean(), [8]), (Uniform(), [])):
+        result = train(Experiment(FedAvg(aggregation=aggregation), tiny, "c", rounds=1), None, watch=Silent())
         rows = [r for r in result.records[0]["travelled"] if r["field"] == "samples"]
-        assert [r["bytes"] for r in rows] == [count]
+        assert [r["bytes"] for r in rows] == sizes
 
 
 def test_fedprox_with_mu_zero_is_fedavg(tiny: DomainDataset) -> None:

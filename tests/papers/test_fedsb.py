@@ -19,6 +19,7 @@ from unseen.engines.local import LocalEngine
 from unseen.engines.tasks import Place, TaskRunner
 from unseen.memory import MemoryStore
 from unseen.methods.fedsb import Down
+from unseen.parts.aggregation import Uniform
 from unseen.training import Silent, train
 from unseen.world import World, build_world
 
@@ -76,7 +77,9 @@ class Seen:
         F.cross_entropy = spy  # type: ignore[assignment]
         try:
             task = self.world.experiment.method.train  # type: ignore[attr-defined]
-            TaskRunner(self.world).run(task, Down(model=self.world.fresh("task")), self.client, Place(number, 1), MemoryStore(Path("unused")))
+            TaskRunner(self.world).run(
+                task, Down(model=self.world.fresh("task")), self.client, Place(number, 1), MemoryStore(Path("unused"))
+            )
         finally:
             F.cross_entropy = original  # type: ignore[assignment]
         return seen
@@ -150,7 +153,7 @@ def test_only_weights_leave(tiny: DomainDataset) -> None:
 def test_smoothing_zero_and_full_passes_is_uniform_fedavg(tiny: DomainDataset) -> None:
     """Both ablations off: FedAvg with the plain mean, to the bit (36 and 27 samples in whole batches of 9)."""
     one = train(Experiment(FedSB(smoothing=0.0, budget=None, batch=9), tiny, "c", rounds=2), None, watch=Silent())
-    two = train(Experiment(FedAvg(weighting="uniform", batch=9), tiny, "c", rounds=2), None, watch=Silent())
+    two = train(Experiment(FedAvg(aggregation=Uniform(), batch=9), tiny, "c", rounds=2), None, watch=Silent())
     assert all(torch.equal(one.state[k], two.state[k]) for k in one.state)
 
 

@@ -16,7 +16,9 @@ from unseen.report.select import RULES
 from unseen.report.tables import Cell, comparison, to_csv, to_html, to_latex, to_markdown
 
 
-def records(fold: str, rows: list[tuple[float, float]], seed: int = 0, held: list[float] | None = None, targets: tuple[str, ...] = ()) -> list[Any]:
+def records(
+    fold: str, rows: list[tuple[float, float]], seed: int = 0, held: list[float] | None = None, targets: tuple[str, ...] = ()
+) -> list[Any]:
     return [
         {
             "fold": fold,

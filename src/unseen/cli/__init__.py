@@ -5,9 +5,10 @@ from __future__ import annotations
 import typer
 
 from unseen.cli.bench import bench
+from unseen.cli.data import data_app
 from unseen.cli.report import report
 from unseen.cli.run import run
-from unseen.cli.show import data_app, methods, networks
+from unseen.cli.show import methods, networks
 
 __all__ = ["app", "main"]
 

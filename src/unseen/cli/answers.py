@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,8 +28,11 @@ def answering(how_to_resume: str = "") -> Iterator[None]:
         _fail(str(bad), 2)
     except KeyboardInterrupt:
         _fail(f"stopped.{again}", 130)
-    except (NoReplies, ClientFailed) as error:
-        _fail(f"{error}", 1)
+    except NoReplies as error:
+        _fail(str(error), 1)
+    except ClientFailed as error:  # a fault in a method's code: its author needs to see where
+        where = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
+        _fail(f"{error}\n{where}".rstrip(), 1)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

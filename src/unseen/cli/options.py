@@ -6,9 +6,12 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unseen.errors import BadInput
+
+if TYPE_CHECKING:
+    from unseen.experiment import Experiment
 
 __all__ = ["default_workers", "read_toml", "settings_from"]
 
@@ -41,7 +44,7 @@ def settings_from(pairs: list[str]) -> dict[str, Any]:
     return values
 
 
-def default_workers(experiment: Any) -> int:
+def default_workers(experiment: Experiment) -> int:
     """One process per core; one on a GPU, where tasks share the device."""
     if experiment.device == "cuda" or not experiment.rebuildable:
         return 1

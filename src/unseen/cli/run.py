@@ -17,7 +17,9 @@ _RUN_KEYS = ("out", "workers", "resume")  # of the command, not of the experimen
 
 
 def run(
-    file: Annotated[Path | None, typer.Argument(help="a TOML file with the same keys as the options; options win", show_default=False)] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="a TOML file with the same keys as the options; options win", show_default=False)
+    ] = None,
     method: Annotated[str | None, typer.Option(help="a method's name (see `unseen methods`) or FILE.py:CLASS")] = None,
     data: Annotated[str | None, typer.Option(help="a data set's name (see `unseen data`), folder:PATH or csv:FILE")] = None,
     target: Annotated[str | None, typer.Option(help="the domain that stays unseen")] = None,

@@ -1,4 +1,4 @@
-"""`unseen methods`, `unseen networks`, `unseen data`: what there is."""
+"""`unseen methods`, `unseen networks`: what there is."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import typer
 
 from unseen.cli.answers import answering, screen
 
-__all__ = ["data_app", "methods", "networks"]
+__all__ = ["methods", "networks"]
 
 _JSON = Annotated[bool, typer.Option("--json", help="for programs")]
-data_app = typer.Typer(help="Data sets: list, prepare and check them.", invoke_without_command=True)
 
 
 def methods(
@@ -92,7 +91,9 @@ def _show_card(card: dict[str, Any]) -> None:
     for heading in ("field", "default", "expected", "meaning", "in the paper"):
         table.add_column(heading, header_style="bold", overflow="fold")
     for field in card["fields"]:
-        table.add_row(field["name"], str(field["default"]), field["expected"], field["meaning"], field["symbol"] or "[dim]not in the paper[/]")
+        table.add_row(
+            field["name"], str(field["default"]), field["expected"], field["meaning"], field["symbol"] or "[dim]not in the paper[/]"
+        )
     screen.print(table)
     screen.print("\n[bold]what travels[/]")
     for row in card["travels"]:
@@ -109,7 +110,7 @@ def networks(as_json: _JSON = False) -> None:
         from unseen.networks import NETWORKS
         from unseen.networks.cost import cost
 
-        rows = []
+        rows: list[dict[str, Any]] = []
         for name, entry in NETWORKS.items():
             found = cost(name)
             rows.append({"name": name, "about": entry.about, "parameters": found.parameters, "flops": found.flops})
@@ -119,25 +120,3 @@ def networks(as_json: _JSON = False) -> None:
         for row in rows:
             millions, billions = row["parameters"] / 1e6, row["flops"] / 1e9
             screen.print(f"[bold]{row['name']:<20}[/] {millions:8.2f} M parameters {billions:8.2f} GFLOP  {row['about']}")
-
-
-@data_app.callback()
-def data(context: typer.Context, as_json: _JSON = False) -> None:
-    """List the data sets.
-
-    Example: unseen data --json
-    """
-    if context.invoked_subcommand is not None:
-        return
-    with answering():
-        from unseen.data import DATASETS
-
-        rows = [
-            {"name": e.name, "task": e.task, "classes": list(e.classes), "domains": list(e.domains), "about": e.about} for e in DATASETS.values()
-        ]
-        if as_json:
-            typer.echo(json.dumps(rows, indent=1))
-            return
-        for row in rows:
-            domains = ", ".join(row["domains"]) or "as found"
-            screen.print(f"[bold]{row['name']:<18}[/] {row['task']:<15} {row['about']}  [dim]{domains}[/]")

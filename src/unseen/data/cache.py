@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 from filelock import FileLock
 from numpy.typing import NDArray
 
@@ -40,7 +39,12 @@ FORMAT = 1  # raised when what is written changes, so that older versions are pr
 
 def cache_root(cache: Path | None = None) -> Path:
     """The folder given, else the environment's UNSEEN_CACHE, else the platform's cache folder."""
-    return Path(cache or os.environ.get("UNSEEN_CACHE") or platformdirs.user_cache_dir("unseen")).expanduser()
+    named = cache or os.environ.get("UNSEEN_CACHE")
+    if named is None:
+        import platformdirs  # only here: machines that name a cache need not have it
+
+        named = platformdirs.user_cache_dir("unseen")
+    return Path(named).expanduser()
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ class Site:
     images: int
     radius: Range  # of the disc, in pixels
     cup: Range  # the cup's radius as a part of the disc's
-    tall: Range  # height of the disc over its width
+    pallor: Range  # how far the cup turns from the disc's colour to its own
+    crescent: float  # how bright the wasted tissue beside the disc gets; 1: like the disc itself
     cast: tuple[float, float, float]  # gain of each colour
     contrast: float  # 1: as drawn
     brightness: float  # added after the contrast
@@ -46,10 +47,10 @@ class Site:
 
 
 SITES = (
-    Site("north", 90, (12, 16), (0.4, 0.65), (1.0, 1.15), (1.0, 1.0, 1.0), 1.0, 0.0, blur=0.4, noise=0.02, vignette=0.3),
-    Site("east", 75, (14, 19), (0.45, 0.7), (1.05, 1.25), (1.1, 0.88, 0.68), 0.85, -0.05, blur=0.8, noise=0.03, vignette=0.5),
-    Site("south", 60, (11, 15), (0.4, 0.6), (0.95, 1.1), (0.85, 1.04, 1.25), 0.8, 0.12, blur=0.6, noise=0.06, vignette=0.15),
-    Site("west", 45, (12, 18), (0.4, 0.75), (0.9, 1.2), (0.78, 0.92, 0.85), 0.62, -0.08, blur=1.2, noise=0.04, vignette=0.6),
+    Site("north", 90, (12, 16), (0.4, 0.65), (0.75, 1), 0, (1.0, 1.0, 1.0), 1.0, 0.0, blur=0.4, noise=0.02, vignette=0.3),
+    Site("east", 75, (14, 19), (0.45, 0.7), (0.6, 0.9), 0.3, (1.1, 0.82, 0.58), 0.8, -0.06, blur=0.8, noise=0.03, vignette=0.5),
+    Site("south", 60, (11, 15), (0.4, 0.6), (0.8, 1), 0.5, (0.78, 1.06, 1.4), 0.75, 0.15, blur=0.6, noise=0.06, vignette=0.15),
+    Site("west", 45, (12, 18), (0.4, 0.75), (0.6, 0.9), 0.75, (0.7, 0.95, 0.95), 0.5, -0.12, blur=1.3, noise=0.04, vignette=0.6),
 )
 
 
@@ -95,7 +96,7 @@ class _Anatomy(NamedTuple):
 def _visit(site: Site, rng: np.random.Generator) -> Domain:
     draws = _Draws(rng, site.images)
     anatomy = _anatomy(site, draws)
-    images = _photograph(site, _scene(anatomy, draws), draws)
+    images = _photograph(site, _scene(site, anatomy, draws), draws)
     masks = np.stack([anatomy.disc > 0, anatomy.cup > 0], axis=1).astype(np.uint8)
     return Domain(site.name, images, masks, groups=np.array([f"{site.name}-{patient:03d}" for patient in draws.patients]))
 
@@ -104,7 +105,7 @@ def _anatomy(site: Site, draws: _Draws) -> _Anatomy:
     row, column = MIDDLE + draws.eye(-6, 6), MIDDLE + draws.eye(-6, 6)
     away, angle = _polar(row, column)
     radius = draws.patient(*site.radius) * draws.eye(0.95, 1.05)
-    disc = _oval(radius, draws.patient(*site.tall), angle, draws) - away
+    disc = _oval(radius, draws.patient(0.95, 1.2), angle, draws) - away
     aside = 0.12 * radius  # the cup sits a little off the disc's centre
     away_cup, angle_cup = _polar(row + aside * draws.eye(-1, 1), column + aside * draws.eye(-1, 1))
     ratio = draws.patient(*site.cup) * draws.eye(0.93, 1.07)
@@ -120,13 +121,21 @@ def _oval(radius: Floats, tall: Floats, angle: Floats, draws: _Draws) -> Floats:
     return oval
 
 
-def _scene(anatomy: _Anatomy, draws: _Draws) -> Floats:
+def _scene(site: Site, anatomy: _Anatomy, draws: _Draws) -> Floats:
     """The back of the eye before any camera: colours in 0..1, [eyes, 3, 64, 64]."""
     mottle = 1 + 0.09 * (_mottle(anatomy.disc.shape, 1.5, draws.rng) + _mottle(anatomy.disc.shape, 6, draws.rng))
     scene = _colour(FUNDUS) * (mottle * draws.patient(0.85, 1.15))[:, None]
-    scene = _mix(scene, _colour(DISC) * draws.patient(0.9, 1.1)[:, None], _soft(anatomy.disc, 1.2))
-    scene = _mix(scene, _colour(CUP), _soft(anatomy.cup, 1.6) * draws.eye(0.75, 1))
+    disc = _colour(DISC) * draws.patient(0.9, 1.1)[:, None]
+    scene = _mix(scene, disc, _soft(_crescent(anatomy, draws), 1.2) * site.crescent * draws.patient(0.5, 1))
+    scene = _mix(scene, disc, _soft(anatomy.disc, 1.2))
+    scene = _mix(scene, _colour(CUP), _soft(anatomy.cup, 1.6) * draws.eye(*site.pallor))
     return _mix(scene, _colour(BLOOD), _vessels(anatomy, draws))
+
+
+def _crescent(anatomy: _Anatomy, draws: _Draws) -> Floats:
+    """Depth inside the disc together with a crescent of wasted tissue on one side, which short-sighted eyes have and no mask includes."""
+    side = draws.eye(-0.8, 0.8) + np.pi * (draws.eye(0, 1) > 0.5)
+    return np.asarray(anatomy.disc + draws.patient(2, 6) * (1 + np.cos(anatomy.angle - side)) / 2, dtype=np.float32)
 
 
 def _vessels(anatomy: _Anatomy, draws: _Draws) -> Floats:

@@ -1,7 +1,7 @@
 """Styled digits: real handwriting in four styles, so that a shift between domains can be studied without a download.
 
 The 1,797 digits are those of scikit-learn (Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998; 8 x 8 cells).
-Every digit is drawn once, in one domain: the domains share neither images nor, for the most part, writers.
+Every digit is drawn once, in one domain.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def styled_digits() -> DomainDataset:
 def originals() -> dict[str, NDArray[np.int64]]:
     """Which of scikit-learn's digits each domain draws: disjoint rows with the same mix of classes.
 
-    The file goes from writer to writer, so taking each class in file order also gives each domain its own hands.
+    Each class is dealt in file order, not shuffled: neighbours in the file look like one hand, though it names no writers.
 
     >>> {name: len(rows) for name, rows in originals().items()}
     {'plain': 600, 'textured': 480, 'inverted': 400, 'outline': 317}

@@ -45,7 +45,9 @@ class LocalEngine:
         replies = cohort.ask(Scoring().score, model).all()
         return replies, cohort.traffic
 
-    def answers(self, task: Callable[[D, Client], U], downs: Mapping[str, D], place: Place, shared: bool) -> Iterator[tuple[str, U | Refused]]:
+    def answers(
+        self, task: Callable[[D, Client], U], downs: Mapping[str, D], place: Place, shared: bool
+    ) -> Iterator[tuple[str, U | Refused]]:
         """The clients' answers in name order, each checked before it and the client's memory count."""
         path = path_of(task, self.world.experiment.method)
         down_type, up_type = task_types(task)
@@ -77,7 +79,7 @@ class LocalEngine:
                 down = type(down).from_bytes(down.to_bytes())
             try:
                 up, staged = self._runner.run(task, down, name, place, self.memory)
-            except (BadInput, TypeError, OSError):
+            except (BadInput, OSError):
                 raise
             except Exception as error:
                 raise ClientFailed(f"client {name!r} failed in {path}: {type(error).__name__}: {error}") from error
@@ -115,7 +117,9 @@ class LocalCohort:
             self._open.drain()
             self._open = None
 
-    def _stream(self, task: Callable[[D, Client], U], downs: Mapping[str, D], place: Place, shared: bool) -> Iterator[tuple[str, U | Refused]]:
+    def _stream(
+        self, task: Callable[[D, Client], U], downs: Mapping[str, D], place: Place, shared: bool
+    ) -> Iterator[tuple[str, U | Refused]]:
         name_of_task = task.__name__
         for name, answer in self._engine.answers(task, downs, place, shared):
             self.traffic.received(name_of_task, name, downs[name])

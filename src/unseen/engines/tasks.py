@@ -64,7 +64,9 @@ class TaskRunner:
         self.pool = Pool(world.builders, world.device)
         torch.set_num_threads(world.experiment.threads)
 
-    def run(self, task: Callable[[Any, Client], Payload], down: Payload, name: str, place: Place, memory: MemoryStore) -> tuple[Payload, dict[str, str]]:
+    def run(
+        self, task: Callable[[Any, Client], Payload], down: Payload, name: str, place: Place, memory: MemoryStore
+    ) -> tuple[Payload, dict[str, str]]:
         """The client's answer, and the memories it staged (they count once the answer is accepted)."""
         world, seed = self.world, self.world.experiment.seed
         holding = world.holdings.get(name) or world.evaluators[name]

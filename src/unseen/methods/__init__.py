@@ -9,15 +9,27 @@ from typing import Any
 
 from unseen.errors import BadInput, nearest
 from unseen.method import Method
+from unseen.methods.elcfs import ELCFS
+from unseen.methods.fedadg import FedADG
 from unseen.methods.fedavg import FedAvg
+from unseen.methods.feddag import FedDAG
+from unseen.methods.feddyn import FedDyn
+from unseen.methods.fedgca import FedGCA
 from unseen.methods.fedprox import FedProx
+from unseen.methods.fedsam import FedSAM
 from unseen.methods.fedsb import FedSB
 
-__all__ = ["METHODS", "FedAvg", "FedProx", "FedSB", "method_class", "name_of_method"]
+__all__ = ["ELCFS", "METHODS", "FedADG", "FedAvg", "FedDAG", "FedDyn", "FedGCA", "FedProx", "FedSAM", "FedSB", "method_class", "name_of_method"]
 
 METHODS: dict[str, type[Method[Any]]] = {
+    "elcfs": ELCFS,
+    "fedadg": FedADG,
     "fedavg": FedAvg,
+    "feddag": FedDAG,
+    "feddyn": FedDyn,
+    "fedgca": FedGCA,
     "fedprox": FedProx,
+    "fedsam": FedSAM,
     "fedsb": FedSB,
 }
 

@@ -5,15 +5,20 @@ FedAvg with a proximal term in the local loss: mu/2 |w - w_t|^2 keeps a client's
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from unseen.client import Client
-from unseen.method import Cohort, Fresh, Global, Method, on_client, state_of
+from unseen.method import Cohort, Fresh, Global, Method, Surroundings, on_client, state_of
 from unseen.ops.averaging import mean
 from unseen.optimizers import OptimizerName, make_optimizer
+from unseen.parts import part_obstacles
+from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
+from unseen.parts.sam import SAM, descend
+from unseen.parts.views import Views, task_loss, views_of
 from unseen.payload import Payload, State
 from unseen.settings import hyper
 
@@ -42,6 +47,10 @@ class FedProx(Method[Global]):
     batch: int = hyper(64, "samples in a batch", low=1)
     optimizer: OptimizerName = hyper("adam", "local optimiser; the paper's is sgd")
     lr: float = hyper(1e-4, "learning rate", symbol="eta", low=0.0)
+    smoothing: float = hyper(0.0, "mass moved from the true class to all classes", low=0.0, high=1.0)
+    views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
+    mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch")
+    sam: SAM | None = hyper(None, "sharpness-aware steps")
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
@@ -50,17 +59,21 @@ class FedProx(Method[Global]):
         optimizer = make_optimizer(client, self.optimizer, net, self.lr)
 
         @client.step
-        def step(x: Tensor, y: Tensor) -> None:
-            distance = sum(torch.sum((w - w_t) ** 2) for w, w_t in zip(net.parameters(), anchor, strict=True))
-            loss = client.task.loss(net(x), y) + self.mu / 2 * distance
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
+            def loss() -> Tensor:
+                distance = sum(torch.sum((w - w_t) ** 2) for w, w_t in zip(net.parameters(), anchor, strict=True))
+                return task_loss(client.task, mixed(net, x, mixing), y, self.views, self.smoothing) + self.mu / 2 * distance
+
+            descend(net, optimizer, loss, self.sam)
 
         epochs = None if self.steps else self.epochs
         for x, y in client.batches(size=self.batch, epochs=epochs, steps=self.steps):
-            step(x, y)
+            x = views_of(self.views, x, client.rng)
+            step(x, y, *mixing_of(self.mixstyle, x, client.rng))
         return Up(model=state_of(net), samples=client.samples)
+
+    def obstacles(self, around: Surroundings) -> Iterable[str]:
+        return part_obstacles(self, around)
 
     def start(self, fresh: Fresh, clients: Cohort) -> Global:
         return Global(fresh("task"))

@@ -11,15 +11,19 @@ the same first samples are seen every round.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from unseen.client import Client
-from unseen.method import Cohort, Fresh, Global, Method, on_client, state_of
+from unseen.method import Cohort, Fresh, Global, Method, Surroundings, on_client, state_of
 from unseen.ops.averaging import mean
+from unseen.parts import part_obstacles
+from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
+from unseen.parts.sam import SAM, descend
+from unseen.parts.views import Views, task_loss, views_of
 from unseen.payload import Payload, State
 from unseen.settings import hyper
 
@@ -42,8 +46,17 @@ class FedSB(Method[Global]):
     paper = "Soltany et al., 2024"
     tasks = ("classification",)
     presets = {
-        "paper": {"rounds": 100, "validation": 0.1},
-        "released": {"smoothing": 0.01, "budget": 45, "resample": False, "lr": 5e-5, "rounds": 100, "validation": 0.1},
+        "paper": {"rounds": 100, "validation": 0.1, "augment": "domainbed"},
+        "released": {
+            "smoothing": 0.01,
+            "budget": 45,
+            "resample": False,
+            "lr": 5e-5,
+            "mixstyle": "mixstyle",
+            "rounds": 100,
+            "validation": 0.1,
+            "augment": "fedsb-released",
+        },
     }
 
     smoothing: float = hyper(0.1, "mass moved from the true class to all classes", symbol="epsilon, Eq. 1", low=0.0, high=1.0)
@@ -51,6 +64,9 @@ class FedSB(Method[Global]):
     batch: int = hyper(64, "samples in a batch", symbol="B", low=1)
     lr: float = hyper(1e-4, "learning rate of Adam", symbol="eta, Eq. 4", low=0.0)
     resample: bool = hyper(True, "draw the budget's samples afresh each round")
+    views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
+    mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch")
+    sam: SAM | None = hyper(None, "sharpness-aware steps")
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
@@ -58,16 +74,20 @@ class FedSB(Method[Global]):
         optimizer = client.optimizer(torch.optim.Adam, net, lr=self.lr)
 
         @client.step
-        def step(x: Tensor, y: Tensor) -> None:
-            loss = F.cross_entropy(net(x), y, label_smoothing=self.smoothing)  # Eq. 1-3
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
+            def loss() -> Tensor:
+                return task_loss(client.task, mixed(net, x, mixing), y, self.views, self.smoothing)  # Eq. 1-3
+
+            descend(net, optimizer, loss, self.sam)
 
         epochs = None if self.budget else 1
         for x, y in client.batches(size=self.batch, steps=self.budget, epochs=epochs, shuffle=self.resample, drop_last=True):
-            step(x, y)
+            x = views_of(self.views, x, client.rng)
+            step(x, y, *mixing_of(self.mixstyle, x, client.rng))
         return Up(model=state_of(net))
+
+    def obstacles(self, around: Surroundings) -> Iterable[str]:
+        return part_obstacles(self, around)
 
     def start(self, fresh: Fresh, clients: Cohort) -> Global:
         return Global(fresh("task"))

@@ -55,6 +55,9 @@ class AlexNet(HeadedNet):
         pooled = self.avgpool(self.features[-1](maps))
         return self.classifier[:-1](pooled.flatten(1)), (maps,)
 
+    def stages(self) -> tuple[nn.Module, ...]:
+        return self.features[2], self.features[5], self.features[12]
+
 
 def alexnet(outputs: int, channels: int = 3, size: tuple[int, int] = (224, 224)) -> AlexNet:
     if min(size) < _SMALLEST:

@@ -40,6 +40,9 @@ class DigitsCNN(HeadedNet):
         hidden = self.relu(self.fc1(self.pool(maps).flatten(1)))
         return self.relu(self.fc2(hidden)), (maps,)
 
+    def stages(self) -> tuple[nn.Module, ...]:
+        return self.conv1, self.conv2  # before their ReLU, which both share
+
 
 def _left_of(side: int) -> int:
     """Positions left along one side: a 5x5 convolution takes 4, a pooling halves, twice.

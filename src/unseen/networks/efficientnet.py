@@ -30,6 +30,7 @@ class EfficientNetLite0(HeadedNet):
 
     stem_name = "_conv_stem"
     head_name = "_fc"
+    head_fits_maps = True
     feature_size = 1280
 
     def __init__(self, outputs: int, channels: int) -> None:
@@ -56,6 +57,10 @@ class EfficientNetLite0(HeadedNet):
             x = block(x)
         maps = F.relu6(self._bn1(self._conv_head(x)))
         return self._dropout(maps.mean((2, 3))), (maps,)
+
+    def stages(self) -> tuple[nn.Module, ...]:
+        """The last blocks at a quarter, an eighth, a sixteenth and a thirty-second of the resolution, as in a ResNet."""
+        return self._blocks[2], self._blocks[4], self._blocks[10], self._blocks[15]
 
 
 class _Block(nn.Module):

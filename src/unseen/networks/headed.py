@@ -21,6 +21,11 @@ class HeadedNet(TaskNet):
 
     stem_name: ClassVar[str]  # the convolution that reads the image
     head_name: ClassVar[str]
+    head_fits_maps: ClassVar[bool] = False  # the head's input and a position of the maps are of one kind: mean, or token beside them
+
+    def stages(self) -> tuple[nn.Module, ...]:
+        """Modules after which the image has been seen at one more scale, early ones first: where MixStyle may act. None: no such maps."""
+        return ()
 
     @abstractmethod
     def look(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -24,6 +24,7 @@ class MobileNetV2(HeadedNet):
 
     stem_name = "features.0.0"
     head_name = "classifier.1"
+    head_fits_maps = True
     feature_size = 1280
 
     def __init__(self, outputs: int, channels: int) -> None:
@@ -42,6 +43,10 @@ class MobileNetV2(HeadedNet):
     def look(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         maps = self.features(x)
         return self.classifier[0](maps.mean((2, 3))), (maps,)
+
+    def stages(self) -> tuple[nn.Module, ...]:
+        """The last blocks at a quarter, an eighth, a sixteenth and a thirty-second of the resolution, as in a ResNet."""
+        return self.features[3], self.features[6], self.features[13], self.features[17]
 
 
 class _InvertedResidual(nn.Module):

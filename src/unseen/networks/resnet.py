@@ -17,6 +17,7 @@ class ResNet(HeadedNet):
 
     stem_name = "conv1"
     head_name = "fc"
+    head_fits_maps = True
 
     def __init__(self, block: type[_Basic | _Bottleneck], depths: tuple[int, int, int, int], outputs: int, channels: int) -> None:
         super().__init__()
@@ -38,6 +39,9 @@ class ResNet(HeadedNet):
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         maps = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return maps.mean((2, 3)), (maps,)
+
+    def stages(self) -> tuple[nn.Module, ...]:
+        return self.layer1, self.layer2, self.layer3, self.layer4
 
 
 class _Basic(nn.Module):

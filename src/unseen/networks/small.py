@@ -35,6 +35,9 @@ class SmallCNN(HeadedNet):
         maps = self.relu(self.bn3(self.conv3(x)))
         return self.pool(maps).flatten(1), (maps,)
 
+    def stages(self) -> tuple[nn.Module, ...]:
+        return self.bn1, self.bn2, self.bn3  # before their ReLU, which all share
+
 
 def small_cnn(outputs: int, channels: int = 3, size: tuple[int, int] = (32, 32), width: int = 16) -> SmallCNN:
     if min(size) < 8:

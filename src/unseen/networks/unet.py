@@ -46,6 +46,9 @@ class UNet(HeadedNet):
             decoded.append(up(decoded[-1], levels.pop()))
         return decoded[-1], tuple(decoded[-2:])
 
+    def stages(self) -> tuple[nn.Module, ...]:
+        return tuple(self.encoder)
+
 
 class _Down(nn.Module):
     """Three 3x3 convolutions, each with instance norm; no ReLU after the first."""

@@ -29,6 +29,7 @@ class VisionTransformer(HeadedNet):
 
     stem_name = "conv_proj"
     head_name = "heads.head"
+    head_fits_maps = True
     feature_size = _WIDTH
 
     def __init__(self, patch: int, outputs: int, channels: int, size: tuple[int, int], attention: Attention) -> None:

@@ -17,7 +17,13 @@ Record = dict[str, Any]
 
 
 def make_record(
-    world: World, number: int, scores: Mapping[str, Scores], travelled: list[dict[str, Any]], scoring: Traffic, missing: Mapping[str, str]
+    world: World,
+    number: int,
+    scores: Mapping[str, Scores],
+    travelled: list[dict[str, Any]],
+    scoring: Traffic,
+    missing: Mapping[str, str],
+    notes: Mapping[str, Any],
 ) -> Record:
     """`source` is by client, `target` and `held_out` by domain; `source_mean` averages a domain's clients, then the domains."""
     experiment = world.experiment
@@ -36,6 +42,7 @@ def make_record(
         "travelled": travelled,
         "scoring": scoring.rows(),
         "missing": dict(missing),
+        "notes": dict(notes),
     }
 
 

@@ -163,7 +163,9 @@ def to_csv(tables: Iterable[Table]) -> str:
     for table in tables:
         for method, row in table.rows.items():
             for column, stat in row.items():
-                writer.writerow([method, column, table.rule, table.metric, repr(stat.mean), "" if stat.std is None else repr(stat.std), stat.n])
+                writer.writerow(
+                    [method, column, table.rule, table.metric, repr(stat.mean), "" if stat.std is None else repr(stat.std), stat.n]
+                )
     return out.getvalue()
 
 

@@ -25,6 +25,8 @@ class Traffic:
 
     def _note(self, task: str, direction: str, client: str, payload: Payload) -> None:
         for field in carried(payload):
+            if not field.bytes:  # an optional field that was left empty did not travel
+                continue
             row = (task, direction, field.field, field.kind, field.bytes, field.grows)
             self._rows.setdefault(row, []).append(client)
 

@@ -1,0 +1,137 @@
+"""`unseen data`: what data sets there are, and preparing, checking and comparing them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import Progress
+
+from unseen.cli.answers import answering, errors, screen
+
+if TYPE_CHECKING:
+    from unseen.data.check import Report
+
+__all__ = ["data_app"]
+
+_JSON = Annotated[bool, typer.Option("--json", help="for programs")]
+_CACHE = Annotated[Path | None, typer.Option(help="where prepared data lie; default UNSEEN_CACHE, else the platform's cache folder")]
+_SIZE = Annotated[int | None, typer.Option(help="image side in pixels; default the data set's own")]
+
+data_app = typer.Typer(
+    help="Data sets: list, prepare, check and compare them.",
+    epilog="Example: unseen data prepare pacs --from PACS.tar",
+    invoke_without_command=True,
+)
+
+
+@data_app.callback()
+def data(context: typer.Context, as_json: _JSON = False) -> None:
+    """List the data sets.
+
+    Example: unseen data --json
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with answering():
+        from unseen.data import DATASETS
+
+        rows = [
+            {"name": e.name, "task": e.task, "classes": list(e.classes or ()), "domains": list(e.domains or ()), "about": e.about}
+            for e in DATASETS.values()
+        ]
+        if as_json:
+            typer.echo(json.dumps(rows, indent=1))
+            return
+        for row in rows:
+            domains = ", ".join(row["domains"]) or "as found"
+            screen.print(f"[bold]{row['name']:<18}[/] {row['task']:<15} {row['about']}  [dim]{domains}[/]")
+        screen.print("\nyour own: folder:PATH (PATH/domain/class/image, or PATH/site/images and PATH/site/masks) or csv:FILE")
+
+
+@data_app.command()
+def prepare(
+    name: Annotated[str, typer.Argument(help="a data set's name, folder:PATH or csv:FILE")],
+    source: Annotated[Path | None, typer.Option("--from", help="the folder or archive that you have")] = None,
+    size: _SIZE = None,
+    cache: _CACHE = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but errors")] = False,
+) -> None:
+    """Decode a data set once into the cache; from then on it opens at once.
+
+    Example: unseen data prepare pacs --from PACS.tar
+    """
+    with answering("The same command starts over; nothing half made is left."):
+        from unseen.data import prepare as prepare_dataset
+        from unseen.data import prepared
+
+        with Progress(console=errors, transient=True, disable=quiet or not errors.is_terminal) as bar:
+            job = bar.add_task(f"preparing {name}", total=None)
+            prepare_dataset(name, source, cache=cache, size=size, progress=lambda done, of: bar.update(job, completed=done, total=of))
+        found = prepared(name, cache=cache, size=size)
+        if not quiet:
+            counts = ", ".join(f"{d.name} {len(d):,}" for d in found.dataset().domains)
+            screen.print(f"{name}: {counts}\nin {found.folder}", markup=False)
+            for note in found.manifest["notes"]:
+                screen.print(note, markup=False)
+
+
+@data_app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="a prepared data set's name, folder:PATH or csv:FILE")],
+    size: _SIZE = None,
+    cache: _CACHE = None,
+    as_json: _JSON = False,
+) -> None:
+    """Print a card per domain and everything that looks wrong: exit code 2 on errors.
+
+    Example: unseen data check folder:my-sites
+    """
+    with answering():
+        report = _report(name, size, cache)
+        if as_json:
+            typer.echo(json.dumps(report.to_json(), indent=1))
+        else:
+            report.render(screen)
+    if not report.ok:
+        raise typer.Exit(2)
+
+
+def _report(name: str, size: int | None, cache: Path | None) -> Report:
+    from unseen.data import DATASETS, load, prepared
+    from unseen.data.check import check as check_dataset
+    from unseen.data.check import check_cached
+
+    if name in DATASETS and DATASETS[name].embedded:
+        return check_dataset(load(name))
+    found = prepared(name, cache=cache, size=size)
+    preparation: dict[str, Any] = {entry["name"]: entry.get("originals", {}) for entry in found.manifest["domains"]}
+    return check_cached(found.dataset(), found.folder, preparation=preparation)
+
+
+@data_app.command()
+def gap(
+    name: Annotated[str, typer.Argument(help="a data set's name, folder:PATH or csv:FILE")],
+    out: Annotated[Path | None, typer.Option(help="a picture too: FILE.png or FILE.svg")] = None,
+    per_domain: Annotated[int, typer.Option(help="images taken of each domain", min=2)] = 200,
+    size: _SIZE = None,
+    cache: _CACHE = None,
+    as_json: _JSON = False,
+) -> None:
+    """How far the domains lie apart in style: a matrix of Gram-matrix distances.
+
+    Example: unseen data gap styled-digits --out gap.png
+    """
+    with answering():
+        from unseen.data import load
+        from unseen.data.gap import gap_matrix, picture, render
+
+        names, gaps = gap_matrix(load(name, cache=cache, size=size), per_domain=per_domain)
+        if as_json:
+            typer.echo(json.dumps({"domains": names, "gaps": gaps.tolist()}, indent=1))
+        else:
+            render(screen, names, gaps)
+        if out is not None:
+            picture(out, names, gaps)

@@ -1,0 +1,226 @@
+"""FedDAG. Che et al., "FedDAG: federated domain adversarial generation towards generalizable medical image analysis", 2025.
+
+NDAG at a client, for every batch: a generator learns to change images so that the student sees other features in them than the
+teacher saw before, with the label kept (Eq. 1-3); then the student learns to see the same in both (Eq. 4), and the teacher follows it.
+SHA at the server: the others assess each client's teacher after a small step uphill (Eq. 5), a client's teacher is averaged with its
+own earlier ones that did better, and then teachers and generators are averaged by score (Eq. 6). The aggregate becomes the new
+STUDENT; the teacher keeps its local weights, and that gap is what the generator works with.
+
+The paper does not say, and here it is so:
+- a frozen network runs with its running statistics; the student sees originals and generated images as one batch;
+- the decay of the teacher, the feature, the form of step 2's task loss, the generator's width and rate: fields, marked as not in the paper;
+- a warm-up round is one of FedAvg: the student trains on its images alone, and the teacher is that student; without NDAG all rounds are;
+- optimisers start afresh every round; a client that missed rounds goes on with its own teacher of the last one it took part in;
+- trained on perturbations alone (Fig. 11), the student sees alpha G(x) in place of every image, and no similarity loss.
+No code was released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from unseen.client import Client
+from unseen.method import Cohort, Fresh, Method, Shapes, Surroundings, on_client, state_of
+from unseen.networks.base import Outputs, TaskNet
+from unseen.networks.generator import ImageGenerator
+from unseen.ops.averaging import mean
+from unseen.ops.discrepancy import clipped_discrepancy, discrepancy, follow, restyle
+from unseen.optimizers import OptimizerName, make_optimizer
+from unseen.parts import part_obstacles
+from unseen.parts.aggregation import SHA, Aggregate, Aggregation
+from unseen.parts.sam import SAM, descend
+from unseen.payload import Memory, Payload, State
+from unseen.settings import hyper
+from unseen.task import Task
+
+__all__ = ["FedDAG"]
+
+
+class Down(Payload):
+    model: State  # the aggregate of the teachers: the new student
+    generator: State | None  # none in a round without generation
+    student: State | None  # only where a global student is kept: then `model` is the new teacher
+
+
+class Up(Payload):
+    teacher: State
+    generator: State | None  # none in a round without generation
+    perturbed: State | None  # the teacher after a step uphill: only where the aggregation is sha
+    student: State | None  # only where a global student is kept
+    samples: int | None  # only where the aggregation is mean
+
+
+class Kept(Memory):
+    teacher: State
+
+
+class Contribution(NamedTuple):
+    """A teacher as the aggregation sees it."""
+
+    model: State
+    samples: int | None
+    perturbed: State | None
+
+
+@dataclass(frozen=True)
+class Server:
+    teachers: Aggregate  # F, and the teachers' history
+    generator: State | None
+    student: State | None
+
+
+@dataclass(frozen=True)
+class FedDAG(Method[Server]):
+    """Adversarial images of novel domains at the clients, and an average by sharpness-aware scores at the server."""
+
+    title = "FedDAG"
+    paper = "Che et al., 2025"
+    tasks = ("classification",)
+    presets = {
+        "paper": {"rounds": 35, "network": "resnet50", "weights": "imagenet", "validation": 0.1, "augment": "none"},
+        "paper-224": {"lr": 5e-3, "batch": 16, "rounds": 50, "network": "resnet50", "weights": "imagenet", "augment": "none"},
+    }
+
+    ndag: bool = hyper(True, "generate; without it clients train as in FedAvg", symbol="NDAG")
+    alpha: float = hyper(0.3, "how strongly an image is perturbed", symbol="alpha, Eq. 2", low=0.0, high=1.0)
+    m: float = hyper(0.1, "discrepancy beyond which the generator gains nothing", symbol="m, Eq. 1", low=0.0)
+    discrepancy_weight: float = hyper(1.0, "weight of the discrepancy in the generator's loss", symbol="L_dis", low=0.0)
+    label_weight: float = hyper(1.0, "weight of the label in the generator's loss", symbol="L_cls, Eq. 3", low=0.0)
+    similarity_weight: float = hyper(1.0, "weight of the similarity in the student's loss", symbol="L_sim, Eq. 4", low=0.0)
+    feature: Literal["pooled", "logits"] = hyper("pooled", "what the discrepancy compares: what the head reads, or its logits")
+    task_loss: Literal["both", "generated"] = hyper(
+        "both", "images of the student's task loss: the mean over both, or generated ones alone"
+    )
+    train_on: Literal["images", "perturbations"] = hyper("images", "what the student sees; perturbations alone is Fig. 11")
+    width: int = hyper(32, "channels of the generator; the paper has FCN32 and FCN16", low=1)
+    generator_lr: float | None = hyper(None, "learning rate of the generator; none: the student's", low=0.0)
+    ema: float = hyper(0.99, "decay of the teacher that follows the student", low=0.0, high=1.0)
+    statistics: Literal["average", "copy"] = hyper("average", "how the teacher takes batch-norm statistics: like weights, or as they are")
+    distribution: Literal["student", "copy", "global_student"] = hyper(
+        "student",
+        "the aggregate becomes the student; Type 1: student and teacher; Type 2: the teacher, beside a global student",
+        symbol="Fig. 5",
+    )
+    warmup: int = hyper(5, "first rounds without generation", low=0)
+    sam: SAM | None = hyper(None, "sharpness-aware steps of the student", symbol="FedSAM, Fig. 9")
+    epochs: int = hyper(1, "passes over a client's data in a round", low=1)
+    steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
+    batch: int = hyper(32, "samples in a batch", low=1)
+    optimizer: OptimizerName = hyper("momentum", "optimiser of the student and of the generator")
+    lr: float = hyper(1e-3, "learning rate (224 px: 5e-3)", low=0.0)
+    weight_decay: float = hyper(5e-4, "weight decay", low=0.0)
+    aggregation: Aggregation = hyper(SHA(), "how the server averages", symbol="SHA")
+
+    def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
+        return {"generator": partial(ImageGenerator, shapes.channels, self.width)} if self.ndag else {}
+
+    def obstacles(self, around: Surroundings) -> Iterable[str]:
+        return part_obstacles(self, around)
+
+    @on_client
+    def train(self, down: Down, client: Client) -> Up:
+        """Algorithm 1."""
+        student: TaskNet = client.build("task", down.student or down.model)
+        teacher, generator = student, None
+        if down.generator is None:
+            self.warm_up(student, client)
+        else:
+            kept = client.recall(Kept) if self.distribution == "student" else None
+            teacher = client.build("task", kept.teacher if kept else down.model).eval()
+            generator = client.build("generator", down.generator)
+            self.generate(teacher, student, generator, client)
+        if self.distribution == "student":
+            client.remember(Kept(teacher=state_of(teacher)))
+        return Up(
+            teacher=state_of(teacher),
+            generator=None if generator is None else state_of(generator),
+            student=state_of(student) if self.distribution == "global_student" else None,
+            **self.aggregation.upload(client, teacher, learner=student),
+        )
+
+    def warm_up(self, student: TaskNet, client: Client) -> None:
+        optimizer = make_optimizer(client, self.optimizer, student, self.lr, weight_decay=self.weight_decay)
+
+        @client.step
+        def step(x: Tensor, y: Tensor) -> None:
+            descend(student, optimizer, lambda: client.task.loss(student(x), y), self.sam)
+
+        for x, y in client.batches(size=self.batch, epochs=None if self.steps else self.epochs, steps=self.steps):
+            step(x, y)
+
+    def generate(self, teacher: TaskNet, student: TaskNet, generator: nn.Module, client: Client) -> None:
+        generator_lr = self.lr if self.generator_lr is None else self.generator_lr
+        for_generator = make_optimizer(client, self.optimizer, generator, generator_lr, weight_decay=self.weight_decay)
+        for_student = make_optimizer(client, self.optimizer, student, self.lr, weight_decay=self.weight_decay)
+
+        @client.step
+        def step(x: Tensor, y: Tensor) -> None:
+            with torch.no_grad():
+                f = self.feature_of(teacher(x, full=True))
+            student.requires_grad_(False).eval()  # step 1: only the generator learns
+            descend(generator, for_generator, lambda: self.generator_loss(student, client.task, f, x, generator(x), y))
+            student.requires_grad_(True).train()  # step 2: only the student learns
+            with torch.no_grad():
+                perturbation = generator(x)
+            descend(student, for_student, lambda: self.student_loss(student, client.task, f, x, perturbation, y), self.sam)
+            follow(teacher, student, self.ema, copy_buffers=self.statistics == "copy")
+
+        for x, y in client.batches(size=self.batch, epochs=None if self.steps else self.epochs, steps=self.steps):
+            step(x, y)
+
+    def generator_loss(self, student: TaskNet, task: Task, f: Tensor, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
+        """L_cls - L_dis (Eq. 1-3)."""
+        seen = student(restyle(x, perturbation, self.alpha), full=True)
+        novelty = clipped_discrepancy(f, self.feature_of(seen), self.m).mean()
+        return self.label_weight * task.loss(seen.logits, y) - self.discrepancy_weight * novelty
+
+    def student_loss(self, student: TaskNet, task: Task, f: Tensor, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
+        """L_cls + L_sim (Eq. 4)."""
+        if self.train_on == "perturbations":
+            return task.loss(student(self.alpha * perturbation), y)
+        seen = student(torch.cat([x, restyle(x, perturbation, self.alpha)]), full=True)
+        generated = slice(len(x), None)
+        similarity = discrepancy(f, self.feature_of(seen)[generated]).mean()
+        if self.task_loss == "both":
+            return task.loss(seen.logits, torch.cat([y, y])) + self.similarity_weight * similarity
+        return task.loss(seen.logits[generated], y) + self.similarity_weight * similarity
+
+    def feature_of(self, seen: Outputs) -> Tensor:
+        return seen.features if self.feature == "pooled" else seen.logits
+
+    def start(self, fresh: Fresh, clients: Cohort) -> Server:
+        model = fresh("task")
+        return Server(
+            teachers=Aggregate(model),
+            generator=fresh("generator") if self.ndag else None,
+            student=model if self.distribution == "global_student" else None,
+        )
+
+    def round(self, state: Server, clients: Cohort) -> Server:
+        """Algorithm 2, after the clients' Algorithm 1."""
+        generator = state.generator if state.teachers.round >= self.warmup else None
+        ups = clients.ask(self.train, Down(model=state.teachers.model, generator=generator, student=state.student)).all()
+        contributions = ((c, Contribution(up.teacher, up.samples, up.perturbed)) for c, up in ups.items())
+        teachers = self.aggregation.combine(clients, contributions, state.teachers)
+
+        def weighted(parts: Iterable[tuple[str, State | None]]) -> State | None:
+            given = [(part, teachers.weights[c]) for c, part in parts if part is not None]
+            return mean(given) if given else None
+
+        return Server(
+            teachers=teachers,
+            generator=weighted((c, up.generator) for c, up in ups.items()) or state.generator,
+            student=weighted((c, up.student) for c, up in ups.items()),
+        )
+
+    def model(self, state: Server) -> State:
+        return state.teachers.model
+
+    def notes(self, state: Server) -> Mapping[str, Any]:
+        return self.aggregation.notes(state.teachers)

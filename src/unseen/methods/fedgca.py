@@ -1,0 +1,170 @@
+"""FedGCA. Liu et al., "FedGCA: global consistent augmentation based single-source federated domain generalization", 2024.
+
+All clients hold data of one domain. Each restyles its images at random (style complement), and asks the model for the same
+predictions and the same class activation maps on every view, guided by the global model; FedDyn's regulariser holds the clients
+together.
+
+The paper does not give: J, the optimiser, its learning rate, the batch, local epochs, rounds (here FedGCA's fields with the values of
+the code it cites); the form of the style-complement module (one of four random convolutions drawn for each copy); how a map becomes a
+distribution (softmax over positions, of the true class; `unseen.ops.cam` says what a map is in networks without average pooling);
+whether the mean prediction is differentiated (it is; `stop_mean`); how Eq. 2 sums over classes (`over_classes`). The global model
+predicts in evaluation mode. Eq. 2 is a binary cross entropy where the text says KL divergence: `consistency`.
+lambda covers parameters, not buffers. Full participation is the paper's; a client that is missing in a round keeps its lambda, and
+the server sums over those who replied and divides by all, as in FedDyn.
+With beta = 0 and no copies the method is FedDyn, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unseen.client import Client
+from unseen.method import Cohort, Fresh, Method, Surroundings, on_client
+from unseen.networks.base import Outputs, TaskNet
+from unseen.ops.cam import map_distribution, reads_positions
+from unseen.ops.consistency import Consistency, OverClasses, by_view, map_consistency, mean_of_views, prediction_consistency
+from unseen.ops.dynamic import buffers_of, dynamic_aggregate, dynamic_term, parameters_of, updated_drift
+from unseen.ops.randconv import restyled_views
+from unseen.optimizers import OptimizerName, make_optimizer
+from unseen.parts.views import chosen_styles, predictions, repeat_labels, strange_styles
+from unseen.payload import Memory, Payload, State
+from unseen.settings import hyper
+
+__all__ = ["FedGCA"]
+
+
+class Down(Payload):
+    model: State
+
+
+class Up(Payload):
+    parameters: State
+    buffers: State
+
+
+class Drift(Memory):
+    drift: State  # lambda_i
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    model: State
+    drift: State  # lambda; empty before round 1
+
+
+@dataclass(frozen=True)
+class FedGCA(Method[Dynamic]):
+    """Restyled copies of one source domain, on which the local and the global model must agree."""
+
+    title = "FedGCA"
+    paper = "Liu et al., 2024"
+    tasks = ("classification",)
+    presets = {
+        "paper": {"rounds": 100, "augment": "none"},  # its Digits
+        "pacs": {
+            "alpha": 10.0, "beta": 8.0, "lr": 0.004, "epochs": 1,
+            "rounds": 50, "network": "resnet18", "weights": "imagenet", "augment": "none",
+        },
+    }  # fmt: skip
+
+    alpha: float = hyper(0.1, "weight of the class consistency, above 0", symbol="alpha, Eq. 5-6", low=0.0)
+    beta: float = hyper(0.1, "weight of the semantic consistency", symbol="beta, Eq. 6", low=0.0)
+    copies: int = hyper(3, "restyled copies of each image", symbol="J", low=0, high=32)
+    styles: str = hyper("randconv, repeated, mixing, texture", "what a copy may be, one drawn for each")
+    local_predictions: bool = hyper(True, "views are to be predicted alike", symbol="P, Table 3")
+    global_predictions: bool = hyper(True, "the global model's predictions join the mean", symbol="P^G, Table 3")
+    local_maps: bool = hyper(True, "views are to be looked at alike", symbol="M, Table 3")
+    global_maps: bool = hyper(True, "the global model's maps join the mean", symbol="M^G, Table 3")
+    consistency: Consistency = hyper("bce", "bce: Eq. 2 as printed; kl: as its text says")
+    over_classes: OverClasses = hyper("mean", "how bce becomes one number")
+    stop_mean: bool = hyper(False, "no gradient through the mean prediction and the mean map")
+    epochs: int = hyper(5, "passes over a client's data in a round", low=1)
+    steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
+    batch: int = hyper(32, "images in a batch, before they are restyled", low=1)
+    optimizer: OptimizerName = hyper("momentum", "local optimiser")
+    lr: float = hyper(0.01, "learning rate", symbol="eta", low=0.0)
+
+    def contradictions(self) -> Iterable[str]:
+        if self.alpha == 0:
+            yield "alpha is 0, and the server divides by it; give a small number"
+        for what in ("predictions", "maps"):
+            if getattr(self, f"global_{what}") and not getattr(self, f"local_{what}"):
+                yield f"global_{what} is on and local_{what} off, but the loss compares the local ones; switch both off, or local_{what} on"
+        yield from strange_styles(self.styles)
+
+    def obstacles(self, around: Surroundings) -> Iterable[str]:
+        if not (self.beta and self.local_maps):
+            return
+        advice = "set local_maps and global_maps to false, or use another network"
+        with torch.no_grad():
+            around.net.eval()
+            seen = around.net(torch.zeros(1, around.shapes.channels, *around.shapes.size), full=True)
+        if not seen.maps or seen.maps[-1].ndim != 4:
+            yield f"{type(around.net).__name__} has no maps to compare; {advice}"
+        elif seen.maps[-1][0, 0].numel() == 1:
+            yield f"{type(around.net).__name__} has a single position in its maps on images of {around.shapes.size[0]} pixels; {advice}"
+
+    @on_client
+    def train(self, down: Down, client: Client) -> Up:
+        net = client.build("task", down.model)  # w_i
+        guide = client.build("task", down.model).eval().requires_grad_(False)  # w^t
+        optimizer = make_optimizer(client, self.optimizer, net, self.lr)
+        anchor = parameters_of(net)
+        kept = client.recall(Drift)
+        drift = {name: kept.drift[name].to(client.device) if kept else w.new_zeros(w.shape) for name, w in anchor.items()}
+
+        @client.step
+        def step(x: Tensor, y: Tensor) -> None:  # X+, and the labels of one view
+            labels = repeat_labels(y, len(x))
+            seen = net(x, full=True)
+            loss = client.task.loss(seen.logits, labels)
+            if self.beta:
+                loss = loss + self.beta * self.semantic_consistency(client, net, seen, guide, x, labels, len(y))
+            loss = loss + dynamic_term(net.named_parameters(), anchor, drift, self.alpha)  # Eq. 6
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        epochs = None if self.steps else self.epochs
+        for x, y in client.batches(size=self.batch, epochs=epochs, steps=self.steps):
+            step(restyled_views(x, self.copies, chosen_styles(self.styles), client.rng), y)
+        reached = parameters_of(net)
+        client.remember(Drift(drift=updated_drift(drift, anchor, reached, self.alpha)))
+        return Up(parameters=reached, buffers=buffers_of(net))
+
+    def semantic_consistency(
+        self, client: Client, net: TaskNet, seen: Outputs, guide: TaskNet, x: Tensor, labels: Tensor, samples: int
+    ) -> Tensor:
+        """L_GC = L_CP + L_CAM (Eq. 4), each over those predictions and maps that are switched on."""
+        told = self._guidance(guide, x)
+        total = seen.logits.new_zeros(())
+        if self.local_predictions:
+            local = by_view(predictions(client.task, seen.logits), samples)
+            others = by_view(predictions(client.task, told.logits), samples) if told and self.global_predictions else None
+            average = mean_of_views(local, others, stop=self.stop_mean)
+            total = total + prediction_consistency(local, average, self.consistency, self.over_classes)  # Eq. 2
+        if self.local_maps:
+            local = by_view(map_distribution(net, seen, labels), samples)
+            others = by_view(map_distribution(guide, told, labels), samples) if told and self.global_maps else None
+            total = total + map_consistency(local, mean_of_views(local, others, stop=self.stop_mean))  # Eq. 3
+        return total
+
+    def _guidance(self, guide: TaskNet, x: Tensor) -> Outputs | None:
+        """What the global model says of the views; differentiated by its own maps alone, where that is how a map is made."""
+        if not (self.global_predictions or self.global_maps):
+            return None
+        by_gradient = self.global_maps and not reads_positions(guide)
+        with torch.set_grad_enabled(by_gradient):
+            return guide(x.detach().requires_grad_(by_gradient), full=True)
+
+    def start(self, fresh: Fresh, clients: Cohort) -> Dynamic:
+        return Dynamic(fresh("task"), {})
+
+    def round(self, state: Dynamic, clients: Cohort) -> Dynamic:
+        ups = clients.ask(self.train, Down(model=state.model))
+        replies = ((up.parameters, up.buffers) for up in ups.values())
+        return Dynamic(*dynamic_aggregate(state.model, state.drift, replies, self.alpha, len(clients.names)))

@@ -1,0 +1,24 @@
+"""An optimiser's state as a value that a client can remember from round to round."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from unseen.codec import State
+
+__all__ = ["moments_of", "restore_moments"]
+
+
+def moments_of(optimizer: Optimizer) -> State:
+    """Copies of all it keeps (Adam's averages and step counts), by parameter number and entry: `3.exp_avg`."""
+    kept = optimizer.state_dict()["state"]
+    return {f"{number}.{entry}": value.detach().clone() for number, entries in kept.items() for entry, value in entries.items()}
+
+
+def restore_moments(optimizer: Optimizer, moments: State) -> None:
+    """Go on from there. The learning rate and the other settings stay the optimiser's own."""
+    kept: dict[int, State] = {}
+    for name, value in moments.items():
+        number, entry = name.split(".")
+        kept.setdefault(int(number), {})[entry] = value.clone()  # optimisers write in place
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})

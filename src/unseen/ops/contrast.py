@@ -1,0 +1,75 @@
+"""Features of a region, and losses that draw features of the same kind together. Liu et al., "FedDG", CVPR 2021, Eq. 5-7.
+
+A region may be empty (no organ in the image): `valid` marks the images that count, and the others enter no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["info_nce", "masked_average", "nt_xent"]
+
+
+def masked_average(maps: Sequence[Tensor], masks: Tensor) -> Tensor:
+    """h = sum(Z * y) / sum(y) of Eq. 5: maps [n, c, h, w] and masks [n, s, H, W] to features [n, s, c], maps behind one another.
+
+    Z is each map enlarged bilinearly to H x W. Summing an enlarged map over a mask equals summing the map itself over the mask
+    brought back by the transposed enlargement, so nothing large is made. An empty mask gives zeros.
+    """
+    exact = torch.promote_types(maps[0].dtype, torch.float32)  # thousands of pixels cannot be summed in 16 bits
+    with torch.autocast(masks.device.type, enabled=False):
+        masks = masks.to(exact)
+        area = masks.sum((-2, -1))[..., None].clamp_min(1)
+        sums = [_brought_back(masks, z).flatten(2) @ z.to(exact).flatten(2).mT for z in maps]
+    return torch.cat(sums, -1) / area
+
+
+def _brought_back(masks: Tensor, z: Tensor) -> Tensor:
+    """The masks under the transpose of bilinear enlargement from the size of z."""
+    if masks.shape[-2:] == z.shape[-2:]:
+        return masks
+    rows, columns = (_enlargement(z.shape[d], masks.shape[d], masks) for d in (-2, -1))
+    return rows @ masks @ columns.mT
+
+
+def _enlargement(small: int, large: int, like: Tensor) -> Tensor:
+    """The matrix [small, large] that a row of `small` values is multiplied with in linear interpolation."""
+    unit = torch.eye(small, dtype=like.dtype, device=like.device)
+    return F.interpolate(unit[None], size=large, mode="linear", align_corners=False)[0]
+
+
+def info_nce(boundary: Tensor, background: Tensor, valid: Tensor, tau: float) -> Tensor:
+    """Eq. 6-7 of every image, averaged over the valid ones: features [K, n, c] of the K versions of n images, valid [n].
+
+    An anchor m has as positives the later features p > m of its own kind, and as negatives, which alone are in the
+    denominator, all K of the other kind.
+    """
+    here, there = _unit(boundary).transpose(0, 1), _unit(background).transpose(0, 1)
+    apart = here @ there.mT / tau
+    sides = ((here @ here.mT / tau, apart.logsumexp(2)), (there @ there.mT / tau, apart.logsumexp(1)))
+    pairs = torch.ones_like(apart[0]).triu(1)  # m < p
+    each = sum((pairs * (negatives[..., None] - positives)).sum((1, 2)) for positives, negatives in sides)
+    weights = valid.to(apart.dtype)
+    return (weights * each).sum() / (weights.sum().clamp_min(1) * (2 * pairs.sum()).clamp_min(1))
+
+
+def nt_xent(boundary: Tensor, background: Tensor, valid: Tensor, tau: float) -> Tensor:
+    """The released form: one set of features for the whole batch, every ordered positive pair, itself in its denominator too."""
+    features = _unit(torch.cat([boundary.flatten(0, 1), background.flatten(0, 1)]))
+    kind = torch.arange(2, device=valid.device).repeat_interleave(len(features) // 2)
+    counts = valid.repeat(len(features) // len(valid))
+    both = counts[:, None] & counts
+    same = kind[:, None] == kind
+    close = features @ features.mT / tau
+    negatives = close.masked_fill(~both | same, torch.finfo(close.dtype).min).logsumexp(1, keepdim=True)
+    positive = (both & same).fill_diagonal_(False).to(close.dtype)
+    return (positive * F.softplus(negatives - close)).sum() / positive.sum().clamp_min(1)  # -log(e^c / (e^c + e^n))
+
+
+def _unit(h: Tensor) -> Tensor:
+    """h / |h|; a zero stays one, with finite derivatives of any order."""
+    return h * h.square().sum(-1, keepdim=True).clamp_min(1e-16).rsqrt()

@@ -1,0 +1,108 @@
+"""How much a client's model gives to the generalisation of the global one (FedDAG, section III-C)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from unseen.codec import State
+from unseen.ops.averaging import mean
+
+__all__ = [
+    "Eps", "Scored", "balanced_weights", "changed_share", "direction", "generalisation_scores", "perturbed", "retained", "within_client",
+]  # fmt: skip
+
+Eps = Literal["l2", "sign"]
+_SMALLEST_LOSS = 1e-12  # a model without any loss has a large score, not an infinite one
+_STATISTICS = ("running_mean", "running_var")  # no weights: nothing perturbs them
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A local model of an earlier round, and the score it had then."""
+
+    model: State
+    score: float
+
+
+def direction(gradient: Sequence[Tensor], eps: Eps) -> list[Tensor]:
+    """The step of length 1 that raises the loss most: g / |g|_2 over all weights together, or sign(g) (Foret et al., Eq. 2).
+
+    >>> direction([torch.tensor([3.0]), torch.tensor([0.0, -4.0])], "l2")
+    [tensor([0.6000]), tensor([ 0.0000, -0.8000])]
+    """
+    if eps == "sign":
+        return [g.sign() for g in gradient]
+    norm = torch.sqrt(sum((g.double().square().sum() for g in gradient), torch.zeros((), dtype=torch.float64, device=gradient[0].device)))
+    return [g / norm.to(g.dtype) if norm > 0 else torch.zeros_like(g) for g in gradient]
+
+
+def perturbed(net: nn.Module, learner: nn.Module, rho: float, eps: Eps, float64: bool = False) -> State:
+    """theta^ = theta + rho eps, eps from the gradient that `learner`'s last step left (FedDAG, before Eq. 5). Buffers stay as they are."""
+
+    def exact(tensor: Tensor) -> Tensor:
+        return tensor.detach().double() if float64 and tensor.is_floating_point() else tensor.detach().clone()
+
+    state = {name: exact(value) for name, value in net.state_dict().items()}
+    gradient = [exact(torch.zeros_like(p) if p.grad is None else p.grad) for p in learner.parameters()]
+    for (name, _), move in zip(net.named_parameters(), direction(gradient, eps), strict=True):
+        state[name] += rho * move
+    return state
+
+
+def changed_share(model: State, other: State) -> float:
+    """The share of weights that differ between a model and its perturbed copy, whichever precision that has.
+
+    >>> changed_share({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([1.0, 2.5])})
+    0.5
+    """
+    names = [n for n, v in model.items() if v.is_floating_point() and not n.endswith(_STATISTICS)]
+    differing = sum(int((model[n].double() != other[n].double()).sum()) for n in names)
+    return differing / max(1, sum(model[n].numel() for n in names))
+
+
+def generalisation_scores(losses: Mapping[str, Mapping[str, float]], clients: int) -> dict[str, float]:
+    """s_i = 1 / sum_j E[L(T^_i; D_j)] (FedDAG, Eq. 5), from evaluator -> model -> mean loss.
+
+    Where fewer than all `clients` assessed a model its sum is scaled up to that number, so that scores of different rounds
+    compare. A model that nobody assessed has no score.
+
+    >>> generalisation_scores({"a": {"b": 0.5}, "b": {"a": 0.25}}, clients=2)
+    {'b': 1.0, 'a': 2.0}
+    """
+    given: dict[str, list[float]] = {}
+    for by_model in losses.values():
+        for model, loss in by_model.items():
+            given.setdefault(model, []).append(loss)
+    return {model: 1 / max(sum(of) * clients / len(of), _SMALLEST_LOSS) for model, of in given.items()}
+
+
+def balanced_weights(scores: Mapping[str, float], beta: float) -> dict[str, float]:
+    """w_i = s_i^beta / sum_j s_j^beta (FedDAG, Eq. 6).
+
+    >>> balanced_weights({"a": 1.0, "b": 9.0}, beta=0.5)
+    {'a': 0.25, 'b': 0.75}
+    """
+    powers = {name: score**beta for name, score in scores.items()}
+    total = sum(powers.values())
+    return {name: power / total for name, power in powers.items()}
+
+
+def within_client(now: Scored, history: Sequence[Scored], k: int) -> Scored:
+    """The mean of the current local model and the latest `k` earlier ones whose score exceeds its own; of the scores too."""
+    better = [earlier for earlier in history if earlier.score > now.score]
+    chosen = [now, *better[len(better) - min(k, len(better)) :]]
+    if len(chosen) == 1:
+        return now
+    return Scored(mean(c.model for c in chosen), sum(c.score for c in chosen) / len(chosen))
+
+
+def retained(history: Sequence[Scored], k: int, cap: int) -> list[Scored]:
+    """What is worth keeping, oldest first: a model goes only when k later ones score at least as high, since then it can never
+    again be among the latest k above any score; and the oldest go beyond `cap`."""
+    kept = [earlier for at, earlier in enumerate(history) if sum(later.score >= earlier.score for later in history[at + 1 :]) < k]
+    return kept[max(0, len(kept) - cap) :]

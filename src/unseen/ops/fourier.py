@@ -1,0 +1,100 @@
+"""Low frequencies of images: their amplitudes, and images restyled with the amplitudes of others.
+
+Liu et al., "FedDG", CVPR 2021, Eq. 1-3. Only the bins |u| <= alpha H, |v| <= alpha W of a spectrum ever change, so only they are
+computed, stored and sent. An image is real, F(-u, -v) = conj F(u, v): the columns v >= 0 of that window hold all of it.
+
+Two small matrix products give the window (a partial Fourier transform), and two add a change of it to the image, in place of two
+transforms of the whole image.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["draw_rows", "low_amplitudes", "low_spectrum", "restyle", "window"]
+
+
+def window(size: tuple[int, int], alpha: float) -> tuple[int, int]:
+    """How many bins the mask M of Eq. 2 reaches from the centre along each side.
+
+    >>> window((384, 384), 0.01), window((384, 384), 0.0)  # 7 x 7 bins; only the constant one
+    ((3, 3), (0, 0))
+    """
+    height, width = (math.floor(alpha * side + 1e-9) for side in size)  # 0.29 * 100 is 28.999999999999996
+    return height, width
+
+
+def low_spectrum(x: Tensor, alpha: float) -> Tensor:
+    """F(x)(u, v) of Eq. 1 for -b <= u <= b and 0 <= v <= b: images [..., H, W] to complex [..., 2b + 1, b + 1].
+
+    >>> low_spectrum(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 0.0)  # the sum of all pixels
+    tensor([[10.+0.j]])
+    """
+    bases = _bases(x.shape[-2], x.shape[-1], alpha, x.dtype, x.device)
+    cosines, sines = (x @ bases.columns).chunk(2, -1)
+    return bases.rows @ torch.complex(cosines, -sines)
+
+
+def low_amplitudes(x: Tensor, alpha: float) -> Tensor:
+    """A = |F(x)| in the window: all that a client gives away of an image."""
+    return low_spectrum(x, alpha).abs()
+
+
+def restyle(x: Tensor, amplitudes: Tensor, lam: Tensor, alpha: float) -> Tensor:
+    """Eq. 2-3: the amplitudes in the window become (1 - lam) A + lam A_n, the phases stay.
+
+    Images x [n, C, H, W], amplitudes A_n [..., n, C, 2b + 1, b + 1] and ratios lam [..., n] to images [..., n, C, H, W].
+    """
+    bases = _bases(x.shape[-2], x.shape[-1], alpha, x.dtype, x.device)
+    own = low_spectrum(x, alpha)
+    size = own.abs()
+    phase = torch.where(size > 0, own / size, 1)  # the phase of an empty bin is 0
+    change = (lam[..., None, None, None] * (amplitudes - size)) * phase
+    across = bases.rows.mH @ change
+    return x + torch.cat([across.real, across.imag], -1) @ bases.back
+
+
+def draw_rows(sizes: Sequence[int], images: int, styles: int | None, rng: torch.Generator) -> Tensor:
+    """For each image and style, a spectrum from the sites' spectra laid end to end: row numbers [styles, images].
+
+    One of every site, or with `styles` that many of sites drawn with replacement. Within a site all spectra are equally likely.
+    """
+    size = torch.tensor(sizes)
+    if styles is None:
+        site = torch.arange(len(sizes))[:, None].expand(-1, images)
+    else:
+        site = torch.randint(len(sizes), (styles, images), generator=rng)
+    within = torch.rand(site.shape, generator=rng, dtype=torch.float64) * size[site]
+    return within.long() + (size.cumsum(0) - size)[site]
+
+
+class _Bases(NamedTuple):
+    """The waves of one image size that lie in the window."""
+
+    rows: Tensor  # e^(-2 pi i u h / H), complex [2b + 1, H]
+    columns: Tensor  # cos and sin of 2 pi v w / W side by side, [W, 2 (b + 1)]
+    back: Tensor  # what brings the columns back, with the bins -v counted in and the 1 / (H W) of the inverse, [2 (b + 1), W]
+
+
+@functools.lru_cache(maxsize=16)
+def _bases(height: int, width: int, alpha: float, dtype: torch.dtype, device: torch.device) -> _Bases:
+    tall, wide = window((height, width), alpha)
+    rows = _angles(torch.arange(-tall, tall + 1), height)
+    columns = _angles(torch.arange(wide + 1), width).T
+    twice = torch.full((wide + 1,), 2.0, dtype=torch.float64)  # v stands for -v too, but for v = 0
+    twice[0] = 1.0
+    back = torch.cat([columns.cos() * twice, -columns.sin() * twice], 1).T / (height * width)
+    turning = torch.polar(torch.ones_like(rows), -rows).to(torch.promote_types(dtype, torch.complex32))
+    return _Bases(turning.to(device), torch.cat([columns.cos(), columns.sin()], 1).to(device, dtype), back.to(device, dtype))
+
+
+def _angles(bins: Tensor, side: int) -> Tensor:
+    """2 pi u h / H for all bins u and positions h, in float64: u h is reduced by whole turns first."""
+    turns = torch.outer(bins, torch.arange(side)).remainder(side)
+    return turns.double() * (2 * math.pi / side)

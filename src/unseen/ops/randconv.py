@@ -1,0 +1,119 @@
+"""Restyled copies of images by random convolutions: FedGCA's style-complement module.
+
+Xu et al., "Robust and generalizable visual representation learning via random convolutions", ICLR 2021; the chains of
+Hendrycks et al., "AugMix", ICLR 2020, with random convolutions in place of its operations; repetition with the same weights as in
+Choi et al., "Progressive random convolutions for single domain generalization", CVPR 2023.
+
+Everything is drawn on the CPU, once for a batch. Images are [n, c, h, w], normalised, and are not clamped afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["STYLES", "Operation", "draw_kernel", "draw_operation", "mixing_chain", "randconv", "repeated", "restyled_views", "texture"]
+
+_SIZES = (1, 3, 5, 7)  # of kernels, one drawn for a batch
+_TEXTURE_SIZES = (5, 9, 13, 17)
+_MOST_REPEATS = 5
+_CHAINS, _DEEPEST = 3, 3  # AugMix's width and depth
+
+
+def draw_kernel(size: int, channels: int, rng: torch.Generator) -> Tensor:
+    """A random convolution's weights [c, c, size, size] from N(0, 1 / fan-in): uncorrelated images keep their variance (He et al., 2015).
+
+    >>> draw_kernel(3, 1, torch.Generator().manual_seed(0)).shape
+    torch.Size([1, 1, 3, 3])
+    """
+    return torch.randn(channels, channels, size, size, generator=rng) / math.sqrt(channels * size * size)
+
+
+class Operation(NamedTuple):
+    """RandConv with its parameters drawn: x -> keep x + (1 - keep) conv(x), of the same size as x, without a bias."""
+
+    kernel: Tensor
+    keep: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.lerp(_convolved(x, self.kernel), x, self.keep)
+
+
+def draw_operation(channels: int, rng: torch.Generator) -> Operation:
+    """One kernel size of 1, 3, 5, 7, its weights, and a mixing factor from U(0, 1)."""
+    return Operation(draw_kernel(_SIZES[_integer(0, len(_SIZES) - 1, rng)], channels, rng), _uniform(rng))
+
+
+def randconv(x: Tensor, rng: torch.Generator) -> Tensor:
+    """One random convolution mixed with the image."""
+    return draw_operation(x.shape[1], rng)(x)
+
+
+def repeated(x: Tensor, rng: torch.Generator) -> Tensor:
+    """The same operation, weights and mixing factor, one to five times in a row."""
+    operation = draw_operation(x.shape[1], rng)
+    for _ in range(_integer(1, _MOST_REPEATS, rng)):
+        x = operation(x)
+    return x
+
+
+def mixing_chain(x: Tensor, rng: torch.Generator) -> Tensor:
+    """m x + (1 - m) sum_i w_i chain_i(x): three chains of one to three operations, w from Dirichlet(1), m from U(0, 1) = Beta(1, 1)."""
+    mixture = torch.zeros_like(x)
+    for weight in _simplex(_CHAINS, rng):
+        chained = x
+        for _ in range(_integer(1, _DEEPEST, rng)):
+            chained = randconv(chained, rng)
+        mixture.add_(chained, alpha=weight)
+    return torch.lerp(mixture, x, _uniform(rng))
+
+
+def texture(x: Tensor, rng: torch.Generator) -> Tensor:
+    """Random convolutions at four scales, mixed by Dirichlet(1) weights, then mixed with the image by U(0, 1)."""
+    mixture = torch.zeros_like(x)
+    for size, weight in zip(_TEXTURE_SIZES, _simplex(len(_TEXTURE_SIZES), rng), strict=True):
+        mixture.add_(_convolved(x, draw_kernel(size, x.shape[1], rng)), alpha=weight)
+    return torch.lerp(mixture, x, _uniform(rng))
+
+
+STYLES: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+    "randconv": randconv,
+    "repeated": repeated,
+    "mixing": mixing_chain,
+    "texture": texture,
+}
+
+
+@torch.no_grad()
+def restyled_views(x: Tensor, copies: int, styles: Sequence[str], rng: torch.Generator) -> Tensor:
+    """X+ = {x, x'_1, ..., x'_J} as one batch [(J + 1) n, ...], the images as they are first; a style is drawn for each copy.
+
+    >>> restyled_views(torch.zeros(2, 3, 8, 8), 3, ["randconv", "texture"], torch.Generator()).shape
+    torch.Size([8, 3, 8, 8])
+    """
+    chosen = (STYLES[styles[_integer(0, len(styles) - 1, rng)]] for _ in range(copies))
+    return torch.cat([x, *(style(x, rng) for style in chosen)]) if copies else x
+
+
+def _convolved(x: Tensor, kernel: Tensor) -> Tensor:
+    return F.conv2d(x, kernel.to(x.dtype).to(x.device), padding=kernel.shape[-1] // 2)
+
+
+def _uniform(rng: torch.Generator) -> float:
+    return float(torch.rand((), generator=rng))
+
+
+def _integer(low: int, high: int, rng: torch.Generator) -> int:
+    return int(torch.randint(low, high + 1, (), generator=rng))
+
+
+def _simplex(parts: int, rng: torch.Generator) -> list[float]:
+    """Weights from Dirichlet(1, ..., 1): the gaps between sorted uniform numbers."""
+    cuts = torch.rand(parts - 1, generator=rng, dtype=torch.float64).sort().values
+    edges = torch.cat([cuts.new_zeros(1), cuts, cuts.new_ones(1)])
+    return [float(gap) for gap in edges.diff()]

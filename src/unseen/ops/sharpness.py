@@ -1,0 +1,58 @@
+"""Sharpness-aware minimisation. Foret et al., "Sharpness-aware minimization for efficiently improving generalization", ICLR 2021."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+__all__ = ["ascent", "sam_step"]
+
+_SMALLEST_NORM = 1e-12  # where the gradient vanishes there is no direction to climb
+
+
+def ascent(gradients: list[Tensor], rho: float) -> list[Tensor]:
+    """rho g / |g|, the norm taken over all parameters together: the steepest way up within a ball of radius rho.
+
+    >>> ascent([torch.tensor([3.0]), torch.tensor([4.0])], 0.5)
+    [tensor([0.3000]), tensor([0.4000])]
+    """
+    norm = torch.stack([g.norm() for g in gradients]).norm()
+    return [rho * g / (norm + _SMALLEST_NORM) for g in gradients]
+
+
+def sam_step(net: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], rho: float) -> None:
+    """Climb to w + rho g / |g|, take the gradient there, and descend with it from w.
+
+    `loss` is evaluated twice. Running statistics of batch norm are taken at w alone.
+    """
+    optimizer.zero_grad()
+    loss().backward()
+    weights = [w for group in optimizer.param_groups for w in group["params"] if w.grad is not None]
+    before = [w.detach().clone() for w in weights]
+    with torch.no_grad():
+        for w, up in zip(weights, ascent([w.grad for w in weights if w.grad is not None], rho), strict=True):
+            w.add_(up)
+    optimizer.zero_grad()
+    with _statistics_kept(net):
+        loss().backward()
+    with torch.no_grad():
+        for w, start in zip(weights, before, strict=True):
+            w.copy_(start)
+    optimizer.step()
+
+
+@contextmanager
+def _statistics_kept(net: nn.Module) -> Iterator[None]:
+    """Batch norm goes on normalising by the batch, but does not note what it saw."""
+    norms = [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True

@@ -1,0 +1,250 @@
+"""How the server makes one model of the clients': the mean, or a mean weighted by what the other clients think of each model.
+
+A method takes one as its field `aggregation`, lets it fill `samples` and `perturbed` of its upload, and calls `combine` in its round.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from unseen.client import Client
+from unseen.method import Cohort, Surroundings, on_client
+from unseen.ops.averaging import mean
+from unseen.ops.contribution import (
+    Eps,
+    Scored,
+    balanced_weights,
+    changed_share,
+    generalisation_scores,
+    perturbed,
+    retained,
+    within_client,
+)
+from unseen.payload import Payload, State
+from unseen.randomness import generator
+from unseen.settings import Configured, hyper
+
+__all__ = ["CEA", "SHA", "Aggregate", "Aggregation", "Mean", "Uniform", "Update"]
+
+_NUMBERS_AT_ONCE = 2**24
+_WORST_LOSS = 1e9  # of a model that the perturbation broke: a finite number, so that the evaluator's other losses still count
+
+
+class Update(Protocol):
+    """What an aggregation reads of a client's upload."""
+
+    @property
+    def model(self) -> State: ...
+
+    @property
+    def samples(self) -> int | None: ...  # leaves a client only where the mean is weighted by it
+
+    @property
+    def perturbed(self) -> State | None: ...  # leaves a client only for SHA
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The global model and what led to it: a server state of its own, or a part of one."""
+
+    model: State
+    round: int = 0  # how many rounds made it
+    weights: dict[str, float] = field(default_factory=dict)  # of each client in the last round, up to a common factor
+    scores: dict[str, float] = field(default_factory=dict)  # as assessed, before a client's history comes in
+    history: dict[str, list[Scored]] = field(default_factory=dict)  # oldest first
+    perturbed_share: dict[str, float] = field(default_factory=dict)  # of the weights, by client
+
+
+class Aggregation(Configured, ABC):
+    """Abstract. What differs between aggregations: what they need of a client, and how they weigh."""
+
+    name: ClassVar[str]
+
+    def upload(self, client: Client, net: nn.Module, learner: nn.Module | None = None) -> dict[str, Any]:
+        """`samples` and `perturbed` of the upload of `net`. `learner` took the last step, where that is another network."""
+        return {"samples": None, "perturbed": None}
+
+    @abstractmethod
+    def combine(self, clients: Cohort, updates: Iterable[tuple[str, Update]], before: Aggregate) -> Aggregate:
+        """The next global model. A client that is not among the updates has no part in it."""
+
+    def obstacles(self, around: Surroundings) -> Iterable[str]:
+        """Why this aggregation cannot run here, one sentence each."""
+        return ()
+
+    def notes(self, aggregate: Aggregate) -> dict[str, Any]:
+        """What a run's record should say of the last aggregation."""
+        return {}
+
+
+def _streamed_mean(updates: Iterable[tuple[str, Update]], weigh: Any, before: Aggregate) -> Aggregate:
+    """One update in memory at a time."""
+    weights: dict[str, float] = {}
+
+    def weighed() -> Iterator[tuple[State, float]]:
+        for name, update in updates:
+            weights[name] = float(weigh(update))
+            yield update.model, weights[name]
+
+    return Aggregate(mean(weighed()), before.round + 1, weights)
+
+
+@dataclass(frozen=True)
+class Mean(Aggregation):
+    """The mean weighted by the number of training samples (FedAvg)."""
+
+    name = "mean"
+
+    def upload(self, client: Client, net: nn.Module, learner: nn.Module | None = None) -> dict[str, Any]:
+        return {"samples": client.samples, "perturbed": None}
+
+    def combine(self, clients: Cohort, updates: Iterable[tuple[str, Update]], before: Aggregate) -> Aggregate:
+        return _streamed_mean(updates, lambda update: update.samples, before)
+
+
+@dataclass(frozen=True)
+class Uniform(Aggregation):
+    """The plain mean: nothing but the model leaves a client."""
+
+    name = "uniform"
+
+    def combine(self, clients: Cohort, updates: Iterable[tuple[str, Update]], before: Aggregate) -> Aggregate:
+        return _streamed_mean(updates, lambda update: 1, before)
+
+
+class Candidates(Payload):
+    models: dict[str, State]
+
+
+class Losses(Payload):
+    losses: dict[str, float]  # mean loss of each candidate on the evaluator's validation part
+
+
+@dataclass(frozen=True)
+class Assessed(Aggregation):
+    """Abstract. Clients assess each other's models on their validation parts; the better a model, the more it weighs.
+
+    A client that gave no model this round neither counts nor assesses. A model that no evaluator could assess gets the mean of
+    the scores that were given; where none was, all models weigh the same.
+    """
+
+    beta: float = hyper(0.3, "how much the scores matter: 0 gives the plain mean", symbol="beta, Eq. 6", low=0.0)
+    evaluators: int | None = hyper(
+        None, "how many clients, drawn afresh each round, assess the others; none: all", symbol="c, Fig. 10", low=1
+    )
+    own: bool = hyper(False, "a client assesses its own model too, as the sum of Eq. 5 has it but not the text")
+
+    @on_client
+    def assess(self, down: Candidates, client: Client) -> Losses:
+        """The mean loss of each candidate here; it is computed in the candidate's own precision."""
+        net = client.build("task", next(iter(down.models.values()))).eval()
+        losses = {}
+        for name, sent in down.models.items():
+            model = {key: value.to(client.device) for key, value in sent.items()}
+            exact = any(value.dtype is torch.float64 for value in model.values())
+            total, samples = torch.zeros((), dtype=torch.float64, device=client.device), 0
+            with torch.no_grad(), torch.autocast(client.device.type, enabled=False) if exact else client.autocast():
+                for x, y in client.validation(size=client.batch_of(_NUMBERS_AT_ONCE)):
+                    logits = functional_call(net, model, (x.double() if exact else x,))
+                    total += client.task.loss(logits, y).double() * len(x)
+                    samples += len(x)
+            if samples:
+                mean_loss = float(total) / samples
+                losses[name] = min(mean_loss, _WORST_LOSS) if math.isfinite(mean_loss) else _WORST_LOSS
+        return Losses(losses=losses)
+
+    def scored(self, clients: Cohort, candidates: Mapping[str, State], round_number: int) -> dict[str, float]:
+        """A score for every candidate (Eq. 5)."""
+        names = sorted(candidates)
+        if self.evaluators is not None and self.evaluators < len(names):
+            draw = torch.randperm(len(names), generator=generator(0, "evaluators", round_number))
+            names = sorted(names[i] for i in draw[: self.evaluators].tolist())
+        questions = {e: {c: model for c, model in candidates.items() if self.own or c != e} for e in names}
+        asked = {e: Candidates(models=models) for e, models in questions.items() if models}
+        replies = clients.ask(self.assess, asked).all() if asked else {}
+        scores = generalisation_scores({e: reply.losses for e, reply in replies.items()}, len(clients.names))
+        return {c: scores[c] for c in candidates if c in scores}
+
+    def across(self, models: Mapping[str, State], scores: Mapping[str, float]) -> tuple[State, dict[str, float]]:
+        """The mean over clients, weighted by score (Eq. 6)."""
+        typical = sum(scores.values()) / len(scores) if scores else 1.0
+        weights = balanced_weights({c: scores.get(c, typical) for c in models}, self.beta)
+        return mean((models[c], weights[c]) for c in models), weights
+
+    def obstacles(self, around: Surroundings) -> Iterable[str]:
+        if len(around.training) < 2 and not self.own:
+            yield f'with the aggregation {self.name} clients assess each other\'s models, but there is one client; use aggregation = "mean"'
+        empty = sorted(name for name in around.training if not around.validation.get(name))
+        if empty:
+            yield (
+                f"with the aggregation {self.name} clients assess models on their validation samples, and {', '.join(empty)} "
+                'would have none; raise `validation`, or use aggregation = "mean"'
+            )
+
+    def notes(self, aggregate: Aggregate) -> dict[str, Any]:
+        total = sum(aggregate.weights.values())
+        return {"scores": aggregate.scores, "weights": {c: w / total for c, w in aggregate.weights.items()}}
+
+
+@dataclass(frozen=True)
+class CEA(Assessed):
+    """Cross-client evaluation-based aggregation: the models are assessed as they are (FedDAG's baseline, the `+` of its Fig. 7)."""
+
+    name = "cea"
+
+    def combine(self, clients: Cohort, updates: Iterable[tuple[str, Update]], before: Aggregate) -> Aggregate:
+        models = {name: update.model for name, update in updates}
+        scores = self.scored(clients, models, before.round)
+        model, weights = self.across(models, scores)
+        return Aggregate(model, before.round + 1, weights, scores)
+
+
+@dataclass(frozen=True)
+class SHA(Assessed):
+    """Sharpness-aware hierarchical aggregation (FedDAG, section III-C): models are assessed after a small step uphill, and each
+    client's is first averaged with its own earlier ones that did better.
+
+    What is kept for later rounds is a client's own model and score, before averaging; the history of a client that is missing
+    waits for it. A model without a score is neither averaged with earlier ones nor kept.
+    """
+
+    name = "sha"
+
+    rho: float = hyper(1e-7, "length of the step uphill; up to 5e-2 is sensible", symbol="rho", low=0.0, high=1.0)
+    eps: Eps = hyper("l2", "its direction: the gradient over its L2 norm, or its sign")
+    float64: bool = hyper(False, "perturb and assess in float64: float32 swallows a step as small as the paper's")
+    k: int = hyper(4, "how many earlier models of a client may join its current one", symbol="k", low=0)
+    cap: int | None = hyper(None, "the most models kept for one client; none: 4 k", low=0)
+
+    def upload(self, client: Client, net: nn.Module, learner: nn.Module | None = None) -> dict[str, Any]:
+        return {"samples": None, "perturbed": perturbed(net, learner or net, self.rho, self.eps, self.float64)}
+
+    def combine(self, clients: Cohort, updates: Iterable[tuple[str, Update]], before: Aggregate) -> Aggregate:
+        ups = dict(updates)
+        scores = self.scored(clients, {c: up.perturbed or {} for c, up in ups.items()}, before.round)
+        history, merged = dict(before.history), {c: Scored(up.model, 0.0) for c, up in ups.items()}
+        for client, score in scores.items():
+            now, earlier = Scored(ups[client].model, score), before.history.get(client, [])
+            merged[client] = within_client(now, earlier, self.k)
+            history[client] = retained([*earlier, now], self.k, 4 * self.k if self.cap is None else self.cap)
+        model, weights = self.across({c: m.model for c, m in merged.items()}, {c: merged[c].score for c in scores})
+        shares = {c: changed_share(up.model, up.perturbed or {}) for c, up in ups.items()}
+        return Aggregate(model, before.round + 1, weights, scores, history, shares)
+
+    def notes(self, aggregate: Aggregate) -> dict[str, Any]:
+        shares = aggregate.perturbed_share
+        notes = {**super().notes(aggregate), "perturbed_share": shares}
+        if self.rho > 0 and shares and min(shares.values()) < 0.5:
+            notes["warning"] = (
+                f"rho = {self.rho:g} changed fewer than half of a model's weights, so its score is in effect its plain validation loss "
+                "(CEA); raise rho, or set float64 = true"
+            )
+        return notes

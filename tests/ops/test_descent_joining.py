@@ -1,0 +1,43 @@
+"""Steps of one network among several, and several networks in one mean."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from unseen.ops.averaging import mean
+from unseen.ops.descent import descend, give_momentum, momentum_of
+from unseen.ops.joining import joined, separated
+
+
+def test_only_the_optimisers_own_network_moves_or_gets_a_gradient() -> None:
+    mover, judge = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    mover.weight.data.fill_(2.0)
+    judge.weight.data.fill_(3.0)
+    descend(torch.optim.SGD(mover.parameters(), lr=0.1), judge(mover(torch.tensor([[5.0]]))).sum())
+    assert mover.weight.item() == pytest.approx(2 - 0.1 * 3 * 5)
+    assert judge.weight.item() == 3.0 and judge.weight.grad is None
+
+
+def test_momentum_goes_on_where_it_was() -> None:
+    net, twin = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    one = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
+    descend(one, 4 * net.weight.sum())
+    kept = momentum_of(one, net)
+    assert kept["weight"].item() == 4.0
+    other = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.5)
+    give_momentum(other, twin, kept)
+    before = twin.weight.item()
+    descend(other, twin.weight.sum())
+    assert twin.weight.item() == pytest.approx(before - 0.1 * (0.5 * 4 + 1))
+    assert kept["weight"].item() == 4.0  # a copy went in
+    assert momentum_of(torch.optim.SGD(net.parameters(), lr=0.1), net) == {}
+
+
+def test_joined_states_have_one_mean_and_come_apart_again() -> None:
+    replies = [joined({"a": {"w": torch.tensor([v])}, "b": {"w": torch.tensor([10 * v])}, "c": None}) for v in (1.0, 4.0)]
+    both = mean(replies)
+    a, b = separated(both, "a"), separated(both, "b")
+    assert a is not None and b is not None and a["w"].item() == 2.5 and b["w"].item() == 25.0
+    assert separated(both, "c") is None

@@ -1,0 +1,64 @@
+"""What the README and the guides show is what happens: their Python runs, their links lead somewhere, their tables are true."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from unseen.cli import app
+from unseen.methods import METHODS
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def blocks(file: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", file.read_text(), flags=re.DOTALL)
+
+
+def test_the_readmes_example_runs() -> None:
+    (example,) = blocks(ROOT / "README.md", "python")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
+    assert "| FedSB |" in out.getvalue() and "'direction': 'sent'" in out.getvalue()
+
+
+def test_the_guides_method_is_complete(tmp_path: Path) -> None:
+    (source,) = blocks(ROOT / "docs/add-a-method.md", "python")
+    (tmp_path / "lossweighted.py").write_text(source)
+    text = (ROOT / "docs/add-a-method.md").read_text()
+    command = next(line for line in text.splitlines() if line.startswith("unseen run"))
+    words = command.replace("lossweighted.py", str(tmp_path / "lossweighted.py")).split()[1:]
+    result = CliRunner().invoke(app, [*words, "--rounds", "2", "--out", str(tmp_path / "run"), "--workers", "1"])
+    assert result.exit_code == 0, result.output
+    assert "| LossWeighted |" in result.output
+    assert len([line for line in source.splitlines() if line.strip()]) <= 45
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda f: f.name)
+def test_links_lead_somewhere(file: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)", file.read_text()):
+        assert link.startswith("http") or (file.parent / link).exists(), link
+
+
+def test_the_readme_names_every_method_and_its_file() -> None:
+    text = (ROOT / "README.md").read_text()
+    for cls in METHODS.values():
+        file = Path(sys.modules[cls.__module__].__file__ or "").relative_to(ROOT)
+        assert f"| {cls.title} | {cls.paper} | [{file.name}]({file}) |" in text
+
+
+def test_every_command_in_the_readme_exists() -> None:
+    for command in re.findall(r"^unseen (\w+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE):
+        assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
+
+
+def test_the_citation_names_five_papers() -> None:
+    assert (ROOT / "CITATION.cff").read_text().count("- type: ") == 5
