@@ -89,7 +89,7 @@ def test_resume_after_a_cut_at_every_moment(
         go(tiny, folder, resume=True)
         assert contents(folder) == whole, f"cut at moment {moment}"
         moment += 5 if moment > 30 else 1
-    assert moment > 60  # the run does touch the disk that often
+    assert moment > 50  # the run does touch the disk that often
 
 
 @pytest.mark.parametrize("name", ["checkpoint.safetensors", "records.jsonl", "timings.jsonl"])
@@ -197,7 +197,12 @@ def test_a_full_disk_leaves_a_run_that_can_go_on(
 def test_what_a_run_writes(tiny: DomainDataset, tmp_path: Path) -> None:
     result = go(tiny, tmp_path / "run", method=FedSB(smoothing=0.2, budget=2), rounds=3)
     run = json.loads((tmp_path / "run/run.json").read_text())
-    assert run["departures"] == {"smoothing": [0.1, 0.2], "budget": [30, 2], "rounds": [100, 3]}
+    assert run["departures"] == {
+        "smoothing": [0.1, 0.2],
+        "budget": [30, 2],
+        "rounds": [100, 3],
+        "augment": ["domainbed", "none"],
+    }
     assert run["experiment"]["seed"] == 0 and len(run["partition"]) == 64 and run["versions"]["unseen"] == unseen.__version__
     records = [json.loads(line) for line in (tmp_path / "run/records.jsonl").read_text().splitlines()]
     assert [r["round"] for r in records] == [1, 2, 3] and records == list(result.records)

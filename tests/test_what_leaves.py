@@ -38,7 +38,7 @@ LEAVES = {
     "feddag-perturbations": {("train", "teacher"), ("train", "generator")},
     "fedprox": {("train", "model"), ("train", "samples")},
     "feddyn": {("train", "parameters"), ("train", "buffers")},  # the weights, in two pieces
-    "feddyn-masks": {("train", "parameters"), ("train", "buffers")},
+    "feddyn-masks": {("train", "parameters")},  # the U-Net has no buffers
     "feddyn+rc": {("train", "parameters"), ("train", "buffers")},
     "fedgca": {("train", "parameters"), ("train", "buffers")},
     "fedgca-kl": {("train", "parameters"), ("train", "buffers")},

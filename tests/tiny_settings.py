@@ -52,7 +52,7 @@ SETTINGS: dict[str, Case] = {
         "fedadg", {**own("fedadg", "released"), **FEDADG, "noise": 8, "discriminator_width": 8, "lr_f": 0.02, "warm_up": 4}, rounds=4
     ),
     "fedadg-laplace": Case("fedadg", {**FEDADG, "reference": "laplace"}, rounds=4),
-    "fedadg-bare": Case("fedadg", {**FEDADG, "one_hot": None, "projection": "none"}, rounds=4),
+    "fedadg-bare": Case("fedadg", {**FEDADG, "class_wise": False, "projection": "none"}, rounds=4),
     "fedadg-no-gd": Case("fedadg", {**FEDADG, "adversary": False}, rounds=4),
     "fedadg-mini-batches": Case("fedadg", {**FEDADG, "classification_epochs": 3, "alignment_epochs": 7, "epoch": "batch"}, rounds=5),
     "fedavg": Case("fedavg", {"lr": 0.02, "batch": 8}),

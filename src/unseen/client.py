@@ -136,6 +136,11 @@ class Client:
             chunk, left = left[:size], left[size:]
             yield self._batch(train, chunk, augment=True)
 
+    @property
+    def validation_spacing(self) -> Tensor | None:
+        """Millimetres per pixel of the validation samples, [n, 2], where they are known."""
+        return self._holding.validation.spacing()
+
     def validation(self, size: int) -> Iterator[Batch]:
         """The validation part, in order, never augmented."""
         part = self._holding.validation

@@ -131,7 +131,7 @@ def _read_method(values: Mapping[str, Any]) -> tuple[Method[Any], dict[str, Any]
     return method, {k: v for k, v in chosen.items() if k not in own}
 
 
-def departures(experiment: Experiment) -> dict[str, list[Any]]:
+def departures(experiment: Experiment, dataset: DomainDataset) -> dict[str, list[Any]]:
     """Where the experiment departs from the method's `paper` preset: field -> [paper, here]."""
     cls = type(experiment.method)
     if "paper" not in cls.presets:
@@ -141,5 +141,9 @@ def departures(experiment: Experiment) -> dict[str, list[Any]]:
     reference = values_of(settings.build(cls, {k: v for k, v in paper.items() if k in own}, PARTS))
     rows = {name: [before, now] for name, (before, now) in changed(experiment.method, reference).items()}
     around = {k: v for k, v in paper.items() if k not in own}
-    rows |= {k: [v, getattr(experiment, k)] for k, v in around.items() if getattr(experiment, k) != v}
-    return rows
+    here = {k: getattr(experiment, k) for k in around}
+    if here.get("augment") == "auto":
+        here["augment"] = dataset.augment
+    if "network" in here and here["network"] is None:
+        here["network"] = dataset.network
+    return rows | {k: [v, here[k]] for k, v in around.items() if here[k] != v}

@@ -16,6 +16,7 @@ import torch
 
 import unseen
 from unseen.codec import State
+from unseen.data.check import check
 from unseen.data.domain import DomainDataset
 from unseen.data.partition import fingerprint
 from unseen.engines.local import LocalEngine
@@ -119,6 +120,7 @@ def train(
         if out is None:
             out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unseen-")))
         world = build_world(experiment)
+        _check_data(world, watch)
         folder = RunFolder(out)
         stack.callback(folder.release)
         known = folder.claim(describe(world), resume)
@@ -126,6 +128,15 @@ def train(
         stack.callback(torch.set_num_threads, threads)
         engine = LocalEngine(world, folder.memory, workers, through_bytes)
         return _rounds(world, engine, folder, known, watch)
+
+
+def _check_data(world: World, watch: Watch) -> None:
+    """The cheap part of `unseen data check`: errors stop the run before anything is written, warnings are told."""
+    report = check(world.dataset, list(world.holdings.values()), cheap=True)
+    if not report.ok:
+        raise BadInput([f"{finding.domain}: {finding.message}" for finding in report.errors])
+    for finding in report.warnings:
+        watch.say(f"warning: {finding.domain}: {finding.message}")
 
 
 def _rounds(world: World, engine: LocalEngine, folder: RunFolder, known: bool, watch: Watch) -> Result:
@@ -209,7 +220,7 @@ def describe(world: World) -> dict[str, Any]:
         "task": world.dataset.task.name,
         "metric": world.dataset.task.metric,
         "experiment": experiment.description(),
-        "departures": departures(experiment),
+        "departures": departures(experiment, world.dataset),
         "partition": fingerprint(list(world.holdings.values())),
         "clients": {
             name: {"domain": h.domain, "train": len(h.train), "validation": len(h.validation)} for name, h in sorted(world.holdings.items())

@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-import methods_for_tests as own
 import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+import methods_for_tests as own
 from unseen.cli import app
 
 FAST = ["--set", "budget=2", "--set", "batch=16", "--network", "small_cnn:width=2", "--workers", "1", "--device", "cpu"]

@@ -57,11 +57,12 @@ def test_digits_cnn_by_finite_differences() -> None:
     seen = net(x, full=True)
     maps = seen.maps[-1].detach()
 
+    @torch.no_grad()
     def logit(of: Tensor) -> float:
         hidden = net.relu(net.fc1(net.pool(of).flatten(1)))
         return float(net.fc3(net.relu(net.fc2(hidden)))[0, y[0]])
 
-    got, step = gradient_activation(seen, y), 1e-6
+    got, step = gradient_activation(seen, y).detach(), 1e-6
     for row, column in ((0, 0), (1, 0), (1, 1)):
         want = 0.0
         for channel in range(maps.shape[1]):
@@ -83,12 +84,12 @@ def test_maps_by_gradient_train_the_layers_on_both_sides(name: str) -> None:
 
     for weight, grad in zip(weights, torch.autograd.grad(loss(), weights), strict=True):
         place = tuple(int(i) for i in (grad.abs() == grad.abs().max()).nonzero()[0])
-        step, start = 1e-6, float(weight[place])
+        step, start = 1e-6, float(weight[place].detach())
         ends = []
         for value in (start + step, start - step):
             with torch.no_grad():
                 weight[place] = value
-            ends.append(float(loss()))
+            ends.append(float(loss().detach()))
         with torch.no_grad():
             weight[place] = start
         assert float(grad[place]) == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-3)

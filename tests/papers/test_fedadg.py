@@ -164,7 +164,7 @@ def test_without_alignment_it_is_label_smoothed_fedavg_to_the_bit(tiny: DomainDa
 
 
 def test_without_generator_and_discriminator_the_alignment_epochs_classify_with_lambda1(tiny: DomainDataset, tmp_path: Path) -> None:
-    """Half the loss is half the learning rate, to the bit."""
+    """Half the loss is half the learning rate."""
     half = bench(tiny, tmp_path, adversary=False, lambda1=0.5, lr_f=0.1, classification_epochs=0, alignment_epochs=2)
     whole = bench(tiny, tmp_path, adversary=False, lr_f=0.05, classification_epochs=2, alignment_epochs=0)
     down = Shared(model=half.world.fresh("task"), generator=None)
@@ -224,13 +224,14 @@ def test_fixed_references_are_what_the_discriminator_sees(tiny: DomainDataset, t
         return forward(self, features, label)
 
     monkeypatch.setattr(critic, "forward", spy)
-    up = b.run(Shared(model=b.world.fresh("task"), generator=None))
+    start: Any = b.world.experiment.method.start(b.world.fresh, Any)  # type: ignore[arg-type]
+    up = b.run(Shared(model=start.model, generator=start.generator))
     assert up.generator is None and len(seen) == 3  # h for F; h and h' for D
     assert seen[2].shape == (36, 16) and seen[2].min() < -0.5 and seen[2].max() > 0.5 and seen[2].abs().max() <= 1
     assert seen[0].min() >= 0  # features come after a ReLU
 
 
 def test_without_one_hot_neither_generator_nor_discriminator_reads_the_label(tiny: DomainDataset) -> None:
-    with_label, without = (build_world(Experiment(FedADG(one_hot=v), tiny, "c")).builders for v in (1.0, None))
+    with_label, without = (build_world(Experiment(FedADG(class_wise=v), tiny, "c")).builders for v in (True, False))
     for role, wide, narrow in (("generator", 16 + 3, 16), ("discriminator", 4 + 3, 4)):
         assert with_label[role]().fc1.in_features == wide and without[role]().fc1.in_features == narrow  # type: ignore[union-attr]

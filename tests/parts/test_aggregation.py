@@ -94,7 +94,7 @@ def test_sha_assesses_the_perturbed_model_and_averages_the_model() -> None:
 def test_own_validation_is_included_on_request() -> None:
     clients = Fake("abc", lambda e, c, m: 0.9 if e == c else 0.3)
     result = CEA(own=True).combine(clients, UPS.items(), START)
-    assert clients.asked == dict.fromkeys("abc", ["a", "b", "c"])
+    assert clients.asked == {e: ["a", "b", "c"] for e in "abc"}
     assert result.scores == pytest.approx(dict.fromkeys("abc", 1 / 1.5))  # Eq. 5 as printed: 0.9 + 0.3 + 0.3
 
 
@@ -184,7 +184,7 @@ def test_assessment_is_the_mean_loss_over_the_validation_part(tiny: DomainDatase
         net.load_state_dict(state)
         total = 0.0
         for image, label in zip(images, labels, strict=True):
-            logits = net(image[None].to(dtype) / 255)[0].tolist()
+            logits = net((image[None].float() / 255).to(dtype))[0].tolist()
             total += math.log(sum(math.exp(v) for v in logits)) - logits[int(label)]
         assert losses[name] == pytest.approx(total / 3, rel=1e-12 if dtype is torch.float64 else 1e-5)
     assert client.build("task", fresh).fc.weight.dtype is torch.float32  # the pool's networks stay as they were

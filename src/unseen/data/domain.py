@@ -88,6 +88,11 @@ class Samples:
         part = np.concatenate([np.full(len(index), n) for n, (_, index) in enumerate(self.parts)])
         return part.astype(np.int64), np.concatenate([index for _, index in self.parts])
 
+    def spacing(self) -> Tensor | None:
+        """Millimetres per pixel of every sample, [n, 2], where all of its domains know them."""
+        known = [domain.spacing[index] for domain, index in self.parts if domain.spacing is not None]
+        return torch.from_numpy(np.concatenate(known)) if known and len(known) == len(self.parts) else None
+
     def classes(self) -> NDArray[np.int64]:
         """The class of every sample, in order (classification only)."""
         return np.concatenate([np.asarray(domain.labels[index]) for domain, index in self.parts] or [np.empty(0)]).astype(np.int64)

@@ -99,7 +99,8 @@ class FedADG(Method[Server]):
     generator_loss: ops.GeneratorLoss = hyper("paper", "adversarial: D(h')^2 instead, against D", symbol="L_adv_g, Eq. 4")
     smoothing: float = hyper(0.1, "label smoothing in L_err, used in the paper without its amount", low=0.0, high=1.0)
     smoothing_over: ops.Smoothing = hyper("all", "what is taken off the label goes to all M classes, or to the M - 1 wrong ones")
-    one_hot: float | None = hyper(1.0, "value that marks the class for G and D; none: w/o one-hot", symbol="y", low=0.0)
+    one_hot: float = hyper(1.0, "value that marks the class for G and D", symbol="y", low=0.0)
+    class_wise: bool = hyper(True, "G and D read the label; false: w/o one-hot", symbol="y")
     adversary: bool = hyper(True, "false: w/o G&D", symbol="G, D")
     reference: ops.Reference = hyper("generated", "source of h': G, N(0, I), U[-1, 1] or Laplace(1/sqrt 2)", symbol="p(h')")
     noise: int | None = hyper(None, "dimension of z; none: the features', at most 2048", low=1)
@@ -192,7 +193,7 @@ class FedADG(Method[Server]):
         return Server(separated(both, "model") or {}, separated(both, "generator"))
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
-        features, classes = shapes.features, shapes.outputs if self.one_hot is not None else 0
+        features, classes = shapes.features, shapes.outputs if self.class_wise else 0
         generator = partial(DistributionGenerator, self._noise(features), classes, features, nonnegative=self.nonnegative)
         return {"generator": generator, "discriminator": partial(self._discriminator, features, shapes.outputs)} if self.adversary else {}
 
@@ -226,7 +227,7 @@ class FedADG(Method[Server]):
     def _discriminator(self, features: int, classes: int) -> Discriminator:
         return Discriminator(
             features,
-            classes if self.one_hot is not None else 0,
+            classes if self.class_wise else 0,
             None if self.projection == "none" else self._projected(features),
             self.discriminator_width,
             projection="trainable" if self.projection == "trainable" else "fixed",
@@ -237,7 +238,7 @@ class FedADG(Method[Server]):
         return ops.smoothed_cross_entropy(logits, y, self.smoothing, self.smoothing_over)  # L_err
 
     def _label(self, y: Tensor, client: Client) -> Tensor:
-        return ops.one_hot(y, client.task.outputs, self.one_hot or 0.0)  # with no one-hot, G and D do not read it
+        return ops.one_hot(y, client.task.outputs, self.one_hot)
 
     def _epoch(self, client: Client) -> Iterator[Batch]:
         return client.batches(size=self.batch, epochs=1) if self.epoch == "pass" else client.batches(size=self.batch, steps=1)

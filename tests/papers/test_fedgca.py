@@ -1,0 +1,191 @@
+"""FedGCA against its equations, its ablations and the methods it contains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from one_client import Fixed, batch_of, client_of, images
+from torch import Tensor, nn
+
+from unseen import BadInput, Experiment, FedDyn, FedGCA
+from unseen.codec import State, same_bits
+from unseen.data.domain import Domain, DomainDataset
+from unseen.experiment import read_experiment
+from unseen.methods import fedgca
+from unseen.methods.fedgca import Down, Drift, Dynamic, Up
+from unseen.networks import build_network
+from unseen.parts.views import RandConv
+from unseen.training import Silent, train
+from unseen.world import build_world
+
+SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.1, "steps": 1, "batch": 12}
+
+
+def net() -> nn.Module:
+    return build_network("small_cnn:width=2", outputs=3, channels=1, size=(16, 16))
+
+
+@pytest.fixture
+def setting(monkeypatch: pytest.MonkeyPatch) -> tuple[Domain, State, State]:
+    """Data, weights and a lambda; the restyled copy is the negative, so that the views are known."""
+    monkeypatch.setattr(fedgca, "restyled_views", lambda x, copies, styles, rng: torch.cat([x, 1 - x]) if copies else x)
+    torch.manual_seed(0)
+    model = {k: v.detach().clone() for k, v in net().state_dict().items()}
+    drift = {name: 0.1 * torch.randn_like(w) for name, w in net().named_parameters()}
+    return images(side=16), model, drift
+
+
+def contributions(of: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits, and how much each position of small_cnn's maps adds to its own class, through the pooling's winners."""
+    x = of.pool(of.relu(of.bn1(of.conv1(x))))
+    x = of.pool(of.relu(of.bn2(of.conv2(x))))
+    maps = of.relu(of.bn3(of.conv3(x)))
+    pooled, winners = F.max_pool2d(maps, 2, return_indices=True)
+    logits = of.fc(pooled.flatten(1))
+    shares = pooled * of.fc.weight[y].view_as(pooled)
+    at = torch.zeros_like(maps.flatten(2)).scatter_add(2, winners.flatten(2), shares.flatten(2))
+    return logits, maps.shape[2] * maps.shape[3] * at.sum(1)
+
+
+@pytest.mark.parametrize("switches", [(0, 0, 0, 0), (1, 0, 0, 0), (1, 1, 0, 0), (1, 1, 1, 0), (1, 1, 1, 1), (0, 0, 1, 1)])
+@pytest.mark.parametrize("form", ["bce", "kl"])
+def test_a_local_step_descends_equation_6(setting: tuple[Domain, State, State], switches: tuple[int, ...], form: str) -> None:
+    """Every term written out again: cross entropy over X+, Eq. 2, Eq. 3, Eq. 5; one step of gradient descent on their sum."""
+    domain, model, drift = setting
+    p, p_g, m, m_g = map(bool, switches)
+    alpha, beta = 0.7, 1.3
+    named = {"local_predictions": p, "global_predictions": p_g, "local_maps": m, "global_maps": m_g}
+    method = FedGCA(alpha=alpha, beta=beta, copies=1, consistency=form, **named, **SGD)  # type: ignore[arg-type]
+    up = method.train(Down(model=model), client_of(domain, net, recall=lambda kind: Drift(drift=drift)))
+
+    x, y = batch_of(domain)
+    local, guide = net(), net().eval()
+    local.load_state_dict(model)
+    guide.load_state_dict(model)
+    logits, cams = contributions(local, torch.cat([x, 1 - x]), torch.cat([y, y]))
+    with torch.no_grad():
+        told, guides = contributions(guide, torch.cat([x, 1 - x]), torch.cat([y, y]))
+    loss = F.cross_entropy(logits, torch.cat([y, y]))
+    views, others = logits.softmax(1).chunk(2), told.softmax(1).chunk(2) if p_g else ()
+    average = sum([*views, *others]) / (2 + len(others))
+    for view in views if p else ():
+        bce = -(view * average.log() + (1 - view) * (1 - average).log()).mean()
+        loss = loss + beta * (bce if form == "bce" else (view * (view / average).log()).sum(1).mean())
+    looks, others = cams.flatten(1).softmax(1).chunk(2), guides.flatten(1).softmax(1).chunk(2) if m_g else ()
+    average = sum([*looks, *others]) / (2 + len(others))
+    for look in looks if m else ():
+        loss = loss + beta * (look * (look / average).log()).sum(1).mean()
+    loss = loss - sum((drift[name] * w).sum() for name, w in local.named_parameters())  # |w - w_t|^2 is still flat
+    for (name, w), g in zip(local.named_parameters(), torch.autograd.grad(loss, [*local.parameters()]), strict=True):
+        assert torch.allclose(up.parameters[name], w - 0.1 * g, atol=2e-5), name
+
+
+def test_the_quadratic_term_and_lambda_in_the_second_step(setting: tuple[Domain, State, State]) -> None:
+    """Without images to learn from (lr small) two steps on -<lambda, w> + alpha/2 |w - w_t|^2 are known: d = lr l (2 - lr alpha)."""
+    domain, model, drift = setting
+    large = {name: 1000 * value for name, value in drift.items()}
+    method = FedGCA(alpha=3.0, beta=0.0, copies=0, **{**SGD, "steps": 2})
+    client = client_of(domain, net, recall=lambda kind: Drift(drift=large))
+    up = method.train(Down(model=model), client)
+    for name in ("conv1.weight", "fc.weight"):
+        moved = up.parameters[name] - model[name]
+        assert torch.allclose(moved, 0.1 * large[name] * (2 - 0.1 * 3.0), rtol=0.05, atol=0.5), name
+        kept = client.remembered["Drift"]
+        assert isinstance(kept, Drift) and torch.allclose(kept.drift[name], large[name] - 3.0 * moved, atol=1e-3)
+
+
+def test_without_beta_and_copies_it_is_feddyn_to_the_bit(tiny: DomainDataset) -> None:
+    common: dict[str, Any] = {"alpha": 0.1, "epochs": 2, "batch": 8, "optimizer": "momentum", "lr": 0.02}
+    one = train(Experiment(FedGCA(beta=0.0, copies=0, **common), tiny, "c", rounds=3), None, watch=Silent())
+    two = train(Experiment(FedDyn(**common), tiny, "c", rounds=3), None, watch=Silent())
+    assert same_bits(one.state, two.state)
+    none = {"local_predictions": False, "global_predictions": False, "local_maps": False, "global_maps": False}
+    row = train(Experiment(FedGCA(copies=0, **none, **common), tiny, "c", rounds=3), None, watch=Silent())
+    assert same_bits(row.state, two.state)  # the tables' first row
+
+
+@pytest.mark.parametrize("form", ["bce", "kl"])
+def test_with_local_predictions_alone_it_is_feddyn_with_randconv(tiny: DomainDataset, form: Any) -> None:
+    common: dict[str, Any] = {"alpha": 0.1, "epochs": 1, "batch": 8, "optimizer": "momentum", "lr": 0.02}
+    off = {"global_predictions": False, "local_maps": False, "global_maps": False}
+    one = train(Experiment(FedGCA(beta=0.4, copies=2, consistency=form, **off, **common), tiny, "c", rounds=2), None, watch=Silent())
+    part = RandConv(copies=2, weight=0.4, consistency=form)
+    two = train(Experiment(FedDyn(views=part, **common), tiny, "c", rounds=2), None, watch=Silent())
+    assert same_bits(one.state, two.state)
+
+
+def test_the_global_model_stays_as_it_was_and_in_evaluation_mode(setting: tuple[Domain, State, State]) -> None:
+    """Several steps on: the guide still answers with the round's weights and statistics."""
+    domain, model, _ = setting
+    told: list[Tensor] = []
+
+    class Listening(FedGCA):
+        def _guidance(self, guide: Any, x: Tensor) -> Any:
+            seen = super()._guidance(guide, x)
+            told.append(seen.logits.detach().clone())
+            return seen
+
+    Listening(copies=1, **{**SGD, "steps": 3}).train(Down(model=model), client_of(domain, net))
+    guide = net().eval()
+    guide.load_state_dict(model)
+    x, _ = batch_of(domain)
+    want = guide(torch.cat([x, 1 - x])).detach()
+    for logits in told:  # batches differ in their order alone
+        assert torch.allclose(logits.sort(0).values, want.sort(0).values, atol=1e-6)
+
+
+def test_the_server_does_feddyns_update_with_a_missing_client() -> None:
+    state = Dynamic({"w": torch.zeros(1)}, {"w": torch.tensor([1.0])})
+    ups = {"a": Up(parameters={"w": torch.tensor([2.0])}, buffers={}), "b": "gone"}
+    after = FedGCA(alpha=4.0).round(state, Fixed(ups))
+    assert after.drift["w"].item() == pytest.approx(1 - 4 / 2 * 2) and after.model["w"].item() == pytest.approx(2 + 3 / 4)
+
+
+def test_single_source_clients_hold_one_domain_and_skewed_labels() -> None:
+    rng = np.random.default_rng(0)
+    domains = tuple(
+        Domain(name, rng.integers(0, 255, (600, 3, 8, 8)).astype(np.uint8), np.arange(600).astype(np.int64) % 3) for name in ("s", "t")
+    )
+    from dataclasses import replace
+
+    from conftest import tiny_classification
+
+    data = replace(tiny_classification(), domains=domains)
+    around = {"protocol": "single-source", "source": "s", "partition": "dirichlet:0.3", "clients": 10}
+    world = build_world(Experiment(FedGCA(copies=1), data, **around))  # type: ignore[arg-type]
+    assert len(world.holdings) == 10 and {h.domain for h in world.holdings.values()} == {"s"}
+    shares = []
+    for holding in world.holdings.values():
+        labels = holding.train.take(torch.arange(len(holding.train)))[1]
+        shares.append(np.bincount(labels.numpy(), minlength=3) / len(labels))
+    assert np.std(shares) > 0.2  # even shares would have 0
+
+
+def test_switches_that_compare_nothing_are_refused() -> None:
+    with pytest.raises(BadInput, match="global_maps is on and local_maps off"):
+        FedGCA(local_maps=False)
+    with pytest.raises(BadInput, match="global_predictions is on and local_predictions off"):
+        FedGCA(local_predictions=False)
+    with pytest.raises(BadInput, match="did you mean 'texture'"):
+        FedGCA(styles="randconv, textur")
+    with pytest.raises(BadInput, match="divides by it"):
+        FedGCA(alpha=0.0)
+
+
+def test_a_network_with_a_single_position_is_an_obstacle(tiny: DomainDataset) -> None:
+    small: dict[str, Any] = {"network": "resnet18"}  # 8 pixels leave one position
+    with pytest.raises(BadInput, match="a single position"):
+        build_world(Experiment(FedGCA(), tiny, "c", **small))
+    off = FedGCA(local_maps=False, global_maps=False)
+    assert build_world(Experiment(off, tiny, "c", **small)).clients == ["a", "b"]
+
+
+def test_presets_are_the_papers() -> None:
+    digits = read_experiment({"method": "fedgca", "preset": "paper"})
+    pacs = read_experiment({"method": "fedgca", "preset": "pacs"})
+    assert (digits.method.alpha, digits.method.beta, digits.rounds) == (0.1, 0.1, 100)  # type: ignore[attr-defined]
+    assert (pacs.method.alpha, pacs.method.beta, pacs.rounds, pacs.network) == (10.0, 8.0, 50, "resnet18")  # type: ignore[attr-defined]
