@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from unseen.client import Client, Pool
 from unseen.data.augment import RECIPES
 from unseen.data.domain import UNIT, Domain, Holding, Samples
+from unseen.data.resident import Reader
 from unseen.method import Refused, Replies
 from unseen.networks.base import Outputs, TaskNet
 from unseen.task import Classification
@@ -44,7 +45,16 @@ def client_of(domain: Domain, build: Callable[[], nn.Module], recall: Callable[[
     holding = Holding(domain.name, domain.name, Samples(((domain, everything),)), Samples(((domain, none),)))
     task = Classification(tuple(str(c) for c in range(int(domain.labels.max()) + 1)))
     pool = Pool({"task": build}, torch.device("cpu"))
-    return Client(holding, task, pool, torch.Generator().manual_seed(0), UNIT, RECIPES["none"], recall=recall)
+    return Client(
+        holding=holding,
+        task=task,
+        pool=pool,
+        reader=Reader((domain,), torch.device("cpu")),
+        rng=torch.Generator().manual_seed(0),
+        pixels=UNIT,
+        augment=RECIPES["none"],
+        recall=recall,
+    )
 
 
 def batch_of(domain: Domain) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from unseen.client import Client, Pool
 from unseen.data.augment import RECIPES
 from unseen.data.domain import UNIT, Domain, Holding, Pixels, Samples
+from unseen.data.resident import Reader
 from unseen.method import state_of
 from unseen.networks import build_network
 from unseen.payload import Memory, Nothing, State
@@ -31,7 +32,8 @@ def numbered(train: int, validation: int = 4, pixels: Pixels = UNIT, parts: int 
     holding = Holding("me", "d0", Samples(tuple((d, first) for d in domains)), Samples(tuple((d, rest) for d in domains)))
     pool = Pool({"task": lambda: build_network("small_cnn:width=2", outputs=3, channels=3, size=(8, 8))}, torch.device("cpu"))
     rng = torch.Generator().manual_seed(seed)
-    return Client(holding, Classification(("a", "b", "c")), pool, rng, pixels, RECIPES["none"])
+    reader = Reader(tuple(domains), torch.device("cpu"))
+    return Client(holding, Classification(("a", "b", "c")), pool, reader, rng, pixels, RECIPES["none"])
 
 
 @given(st.integers(1, 40), st.integers(1, 16), st.integers(1, 3))
@@ -90,7 +92,7 @@ def test_two_builds_give_two_networks_and_the_pool_gives_them_again() -> None:
     a.fc.weight.data.zero_()
     assert b.fc.weight.abs().sum() > 0
     a.requires_grad_(False).eval()
-    again = Client(client._holding, client.task, client._pool, client.rng, UNIT, RECIPES["none"])
+    again = Client(client._holding, client.task, client._pool, client._reader, client.rng, UNIT, RECIPES["none"])
     again.build("task", weights)
     same = again.build("task", weights)
     assert same is a and same.training and all(p.requires_grad and p.grad is None for p in same.parameters())

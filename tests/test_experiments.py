@@ -22,7 +22,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[BenchmarkCell]]:
     values = tomllib.loads(path.read_text(encoding="utf-8"))
     if values.get("targets") == "all":
         values["targets"] = list(DATASETS[values["data"]].domains)  # without opening the data
-    return values, read_benchmark(values, seeds=values["seeds"][:1])
+    return values, read_benchmark(values, seeds=values.get("seeds", [0])[:1])
 
 
 @functools.cache

@@ -50,11 +50,11 @@ def test_parts_from_plain_values() -> None:
     assert method == FedAvg(views=RandConv(copies=2, weight=8.0), mixstyle=MixStyle(p=0.5, alpha=0.1), sam=SAM(rho=0.1))
 
 
-def test_fedsb_as_released_mixes_styles() -> None:
+def test_fedsb_as_released_mixes_styles(tiny: DomainDataset) -> None:
     released = read_experiment({"method": "fedsb", "preset": "released"})
     assert released.method.mixstyle == MixStyle(p=0.5, alpha=0.1, stages=2) and released.augment == "fedsb-released"  # type: ignore[attr-defined]
     assert read_experiment({"method": "fedsb", "preset": "paper"}).augment == "domainbed"
-    assert {"mixstyle", "augment", "budget", "lr", "smoothing", "resample"} <= set(departures(released))
+    assert {"mixstyle", "augment", "budget", "lr", "smoothing", "resample"} <= set(departures(released, tiny))
 
 
 def test_a_network_without_stages_cannot_mix_styles(tiny: DomainDataset) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 from unseen.method import Method
 from unseen.methods import METHODS
+from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.sam import SAM
 from unseen.parts.views import RandConv
-from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
-from unseen.parts.sam import SAM
 from unseen.settings import settings_of
 
 
@@ -73,11 +72,11 @@ SETTINGS: dict[str, Case] = {
     "feddyn-masks": Case(
         "feddyn", {"lr": 0.02, "batch": 4, "alpha": 0.1, "epochs": 1, "optimizer": "adam"}, task="segmentation", rounds=8, reaches=0.5
     ),
-    "feddyn+rc": Case(
-        "feddyn", {"lr": 0.05, "batch": 8, "alpha": 0.1, "epochs": 2, "optimizer": "momentum", "views": RandConv(copies=2)}
-    ),
+    "feddyn+rc": Case("feddyn", {"lr": 0.05, "batch": 8, "alpha": 0.1, "epochs": 2, "optimizer": "momentum", "views": RandConv(copies=2)}),
     "fedgca": Case("fedgca", {"lr": 0.05, "batch": 8, "epochs": 2, "copies": 2}),
-    "fedgca-kl": Case("fedgca", {"lr": 0.02, "batch": 8, "epochs": 2, "copies": 1, "consistency": "kl", "stop_mean": True, "alpha": 1.0, "beta": 1.0}),
+    "fedgca-kl": Case(
+        "fedgca", {"lr": 0.02, "batch": 8, "epochs": 2, "copies": 1, "consistency": "kl", "stop_mean": True, "alpha": 1.0, "beta": 1.0}
+    ),
     "fedgca-local": Case("fedgca", {"lr": 0.05, "batch": 8, "epochs": 2, "copies": 1, "global_predictions": False, "global_maps": False}),
     "fedsam": Case("fedsam", {"lr": 0.05, "batch": 8, "optimizer": "momentum"}),
     "fedsam-masks": Case("fedsam", {"lr": 0.02, "batch": 4, "optimizer": "adam"}, task="segmentation", rounds=8, reaches=0.5),
@@ -85,8 +84,11 @@ SETTINGS: dict[str, Case] = {
         "fedavg", {"lr": 0.02, "batch": 8, "views": RandConv(copies=1), "mixstyle": MixStyle(), "sam": SAM(), "smoothing": 0.1}
     ),
     "fedavg+rc+mixstyle+sam-masks": Case(
-        "fedavg", {"lr": 0.02, "batch": 4, "views": RandConv(copies=1), "mixstyle": MixStyle(), "sam": SAM()},
-        task="segmentation", rounds=8, reaches=0.5,
+        "fedavg",
+        {"lr": 0.02, "batch": 4, "views": RandConv(copies=1), "mixstyle": MixStyle(), "sam": SAM()},
+        task="segmentation",
+        rounds=8,
+        reaches=0.5,
     ),
     "fedprox+rc": Case("fedprox", {"lr": 0.02, "batch": 8, "views": RandConv(copies=1), "sam": SAM()}),
     "fedsb": Case("fedsb", {"lr": 0.02, "batch": 8, "budget": 5}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -13,10 +14,12 @@ from unseen.data import load
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, ClientFailed, NoReplies
 from unseen.experiment import Experiment, read_experiment
+from unseen.files import write_atomically
 from unseen.methods import METHODS
+from unseen.report.collect import BENCH_FILE
 from unseen.training import Watch, train
 
-__all__ = ["BenchmarkCell", "read_benchmark", "run_benchmark"]
+__all__ = ["BenchmarkCell", "read_benchmark", "run_benchmark", "write_plan"]
 
 
 _OF_THE_BENCHMARK = ("methods", "targets", "seeds", "set", "method", "target", "seed", "paper_numbers")
@@ -41,9 +44,11 @@ def read_benchmark(values: Mapping[str, Any], seeds: Sequence[int] | None = None
     for variant in variants if isinstance(variants, list) else []:
         try:
             row = _variant(variant, values.get("set", {}))
+            by_target = row.pop("by_target", {})  # fields that differ from one unseen domain to the next, such as an equal share of work
             for fold in _folds(values) if not problems else []:
+                own = {**row["set"], **by_target.get(fold.get("target", ""), {})}
                 for seed in wanted:
-                    experiment = read_experiment({**common, **fold, **row, "seed": seed})
+                    experiment = read_experiment({**common, **fold, **row, "set": own, "seed": seed})
                     name = experiment.target or experiment.source or "all"
                     cells.append(BenchmarkCell(experiment, f"{_slug(experiment.name)}/{_slug(name)}/seed-{seed}"))
         except BadInput as bad:
@@ -70,11 +75,24 @@ def _misplaced(values: Mapping[str, Any]) -> list[str]:
         problems.append(f"seeds is {seeds!r}; expected whole numbers")
     if not isinstance(values.get("set", {}), Mapping):
         problems.append(f"set is {values['set']!r}; expected a table")
-    return problems
+    return problems + _wrong_numbers(values.get("paper_numbers", {}))
+
+
+def _wrong_numbers(printed: Any) -> list[str]:
+    """`[paper_numbers]` is a table of rows: a row's label in our table, and what the paper prints in each of its columns."""
+    example = '"FedSB" = { photo = 95.1, average = 83.4 }'
+    if not isinstance(printed, Mapping):
+        return [f"paper_numbers is {printed!r}; expected a table of rows such as {example}"]
+    wrong = [label for label, row in printed.items() if not _is_row(row)]
+    return [f"paper_numbers.{label} is {printed[label]!r}; expected numbers by column, such as {example}" for label in wrong]
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, Mapping) and all(type(value) in (int, float) for value in row.values())
 
 
 def _variant(variant: Any, common: Any) -> dict[str, Any]:
-    """One row of the table: a method's name, or a table {method, label, preset, set}."""
+    """One row of the table: a method's name, or a table {method, label, preset, set, by_target}."""
     row: dict[str, Any] = {"method": variant} if isinstance(variant, str) else dict(variant) if isinstance(variant, Mapping) else {}
     if not isinstance(row.get("method"), str):
         raise BadInput(f'methods holds {variant!r}; expected a name, or a table such as {{ method = "fedsb", label = "..." }}')
@@ -95,6 +113,17 @@ def _folds(values: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-") or "run"
+
+
+def write_plan(values: Mapping[str, Any], cells: Sequence[BenchmarkCell], out: Path) -> None:
+    """Beside the runs: which there are to be, and what the paper prints, for the report."""
+    printed = values.get("paper_numbers", values.get("paper-numbers", {}))
+    plan = {"runs": [cell.folder for cell in cells], "paper_numbers": printed}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / BENCH_FILE, json.dumps(plan, indent=1) + "\n")
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise BadInput(f"{out} cannot be written ({error.strerror}); choose another --out") from error
 
 
 def run_benchmark(cells: Sequence[BenchmarkCell], out: Path, workers: int, watch: Watch) -> dict[str, str]:

@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 from unseen.codec import State
 from unseen.data.augment import Augment
 from unseen.data.domain import Holding, Pixels, Samples
+from unseen.data.resident import Reader
+from unseen.graphs import StepGraphs
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
 from unseen.task import Task
@@ -25,6 +27,10 @@ Precision = Literal["fp32", "bf16"]
 M = TypeVar("M", bound=Memory)
 Step = TypeVar("Step", bound=Callable[..., Any])
 Recall = Callable[[type[Any]], Any]
+_FAST: dict[type[Optimizer], dict[str, Any]] = {
+    torch.optim.Adam: {"fused": True, "capturable": True},
+    torch.optim.SGD: {"fused": True},
+}
 
 
 class Pool:
@@ -34,6 +40,7 @@ class Pool:
         self._builders, self.device = builders, device
         self._networks: dict[tuple[str, int], nn.Module] = {}
         self._optimizers: dict[tuple[Any, ...], Optimizer] = {}
+        self.graphs = StepGraphs(device) if device.type == "cuda" else None
 
     def network(self, role: str, number: int) -> nn.Module:
         if role not in self._builders:
@@ -42,6 +49,8 @@ class Pool:
         if key not in self._networks:
             with seeded_block(torch.device("cpu"), 0, "pool"):  # whether a network is new must not move a task's draws
                 self._networks[key] = self._builders[role]().to(self.device)
+            if self.graphs is not None:
+                self._networks[key].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return self._networks[key]
 
     def storages(self) -> set[int]:
@@ -51,9 +60,15 @@ class Pool:
     def optimizer(self, kind: type[Optimizer], nets: Sequence[nn.Module], settings: dict[str, Any]) -> Optimizer:
         key = (kind, *(id(net) for net in nets), *sorted(settings.items()))
         if key not in self._optimizers:
-            self._optimizers[key] = kind([p for net in nets for p in net.parameters()], **settings)
+            fast = _FAST.get(kind, {}) if self.graphs is not None else {}
+            self._optimizers[key] = kind([p for net in nets for p in net.parameters()], **{**fast, **settings})
         optimizer = self._optimizers[key]
-        optimizer.state.clear()
+        if self.graphs is None:
+            optimizer.state.clear()
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    value.zero_()  # in place: a recorded step knows the addresses; zeros are how these optimisers begin
         for group in optimizer.param_groups:
             group.update(settings)  # a schedule may have moved the learning rate
         return optimizer
@@ -67,6 +82,7 @@ class Client:
         holding: Holding,
         task: Task,
         pool: Pool,
+        reader: Reader,
         rng: torch.Generator,
         pixels: Pixels,
         augment: Augment,
@@ -75,7 +91,8 @@ class Client:
     ) -> None:
         self.id, self.task, self.device, self.rng = holding.client, task, pool.device, rng
         self.remembered: dict[str, Memory] = {}
-        self._holding, self._pool, self._recall, self._precision, self._augment = holding, pool, recall, precision, augment
+        self._holding, self._pool, self._reader, self._recall = holding, pool, reader, recall
+        self._precision, self._augment = precision, augment
         self._built: dict[str, int] = {}
         self._mean, self._std = (torch.tensor(t).view(1, -1, 1, 1).to(pool.device) for t in (pixels.mean, pixels.std))
 
@@ -98,7 +115,12 @@ class Client:
         return self._pool.optimizer(kind, [net] if isinstance(net, nn.Module) else list(net), settings)
 
     def step(self, fn: Step) -> Step:
-        """A training step, run in the experiment's precision."""
+        """A training step in the experiment's precision: as it is on a CPU, recorded and replayed on a GPU.
+
+        What it draws must be drawn outside and given to it; it returns nothing.
+        """
+        if self._pool.graphs is not None:
+            return self._pool.graphs.replayed(fn, self.autocast)  # type: ignore[return-value]
         if self._precision == "fp32":
             return fn
 
@@ -109,7 +131,7 @@ class Client:
         return in_precision  # type: ignore[return-value]
 
     def autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bf16")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bf16", cache_enabled=self._pool.graphs is None)
 
     def batches(
         self, *, size: int, epochs: int | None = None, steps: int | None = None, shuffle: bool = True, drop_last: bool = False
@@ -152,6 +174,11 @@ class Client:
         images = next(iter(self._holding.validation.parts or self._holding.train.parts))[0].images
         return max(1, min(most, numbers // int(np.prod(images.shape[1:]))))
 
+    @property
+    def pixel_range(self) -> tuple[Tensor, Tensor]:
+        """What the bytes 0 and 255 are in a network's input, per channel."""
+        return (0 - self._mean) / self._std, (1 - self._mean) / self._std
+
     def images(self, size: int) -> Iterator[Tensor]:
         """The training images in order, not augmented: for spectra and statistics."""
         for chunk in _chunks(torch.arange(self.samples), size):
@@ -173,11 +200,12 @@ class Client:
         return torch.randperm(n, generator=self.rng) if shuffle else torch.arange(n)
 
     def _batch(self, samples: Samples, positions: Tensor, augment: bool = False) -> Batch:
-        images, labels = samples.take(positions)
-        x, y = images.to(self.device).float().div_(255), labels.to(self.device)
+        images, y = self._reader.take(samples, positions)
+        x = images.float().div_(255)
         if augment:
             x, y = self._augment(x, y, self.rng)
-        return (x - self._mean).div_(self._std), y
+        x = (x - self._mean).div_(self._std)
+        return (x if self._pool.graphs is None else x.to(memory_format=torch.channels_last)), y
 
 
 def _chunks(order: Tensor, size: int) -> Iterator[Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -87,8 +87,8 @@ class RunFolder:
             self._lock.close()
             self._lock = None
 
-    def restore(self, state_type: type, say: Any) -> Checkpoint | None:
-        """The newest checkpoint that can be read and that the records reach; later lines are taken back."""
+    def restore(self, state_type: type, say: Any, holds: Callable[[str], bool]) -> Checkpoint | None:
+        """The newest checkpoint that can be read, that the records reach and whose memories are held; later lines are taken back."""
         records = read_records(self.records)
         for file in (self.checkpoint, self.previous):
             if not file.exists():
@@ -98,7 +98,7 @@ class RunFolder:
             except (CodecError, OSError, KeyError, ValueError) as error:
                 say(f"{file.name} cannot be read ({type(error).__name__}); going back further")
                 continue
-            missing = [f for kinds in found.versions.values() for f in kinds.values() if not (self.memory / f).exists()]
+            missing = [f for kinds in found.versions.values() for f in kinds.values() if not holds(f)]
             if found.round > len(records) or missing:
                 say(f"{file.name} is of round {found.round}, but only {len(records)} rounds are recorded whole; going back further")
                 continue

@@ -44,6 +44,9 @@ class MemoryStore:
         if staged:
             self.versions = {**self.versions, client: {**self.versions.get(client, {}), **staged}}
 
+    def holds(self, file: str) -> bool:
+        return (self.root / file).exists()
+
     def sweep(self, *keep: Versions) -> None:
         """Delete every version that none of these checkpoints names."""
         named = {file for versions in (self.versions, *keep) for kinds in versions.values() for file in kinds.values()}

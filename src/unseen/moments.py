@@ -16,7 +16,16 @@ def moments_of(optimizer: Optimizer) -> State:
 
 
 def restore_moments(optimizer: Optimizer, moments: State) -> None:
-    """Go on from there. The learning rate and the other settings stay the optimiser's own."""
+    """Go on from there. The learning rate and the other settings stay the optimiser's own.
+
+    What it holds already is written in place: a step recorded on a GPU knows the addresses.
+    """
+    held = optimizer.state_dict()["state"]
+    if held:
+        for number, entries in held.items():
+            for entry, value in entries.items():
+                value.copy_(moments[f"{number}.{entry}"])
+        return
     kept: dict[int, State] = {}
     for name, value in moments.items():
         number, entry = name.split(".")

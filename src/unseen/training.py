@@ -19,12 +19,12 @@ from unseen.codec import State
 from unseen.data.check import check
 from unseen.data.domain import DomainDataset
 from unseen.data.partition import fingerprint
+from unseen.engines.engine import Engine, Memories
 from unseen.engines.local import LocalEngine
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, NoReplies
 from unseen.experiment import Experiment, departures
 from unseen.folder import Checkpoint, RunFolder
-from unseen.memory import MemoryStore
 from unseen.method import Method
 from unseen.methods import method_class
 from unseen.networks.base import TaskNet
@@ -33,7 +33,7 @@ from unseen.report.select import better, source_score
 from unseen.scoring import Model
 from unseen.world import World, build_world
 
-__all__ = ["Result", "Silent", "Watch", "run", "train"]
+__all__ = ["Elsewhere", "Result", "Silent", "Watch", "run", "train"]
 
 
 class Watch(Protocol):
@@ -44,6 +44,14 @@ class Watch(Protocol):
     def round(self, record: Record, seconds: float) -> None: ...
 
     def say(self, message: str) -> None: ...
+
+
+class Elsewhere(Protocol):
+    """Clients on other machines: the world as the server may know it, and the engine that asks them for the run in a folder."""
+
+    world: World
+
+    def engine(self, run: Path) -> Engine: ...
 
 
 class Silent:
@@ -114,19 +122,24 @@ def train(
     workers: Workers | None = None,
     watch: Watch,
     through_bytes: bool = False,
+    elsewhere: Elsewhere | None = None,
 ) -> Result:
-    """Run an experiment to its last round, from the beginning or from where its folder stands."""
+    """Run an experiment to its last round, from the beginning or from where its folder stands.
+
+    The clients are of this machine, or `elsewhere`: then the data are not here, and are checked where they are.
+    """
     with ExitStack() as stack:
         if out is None:
             out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unseen-")))
-        world = build_world(experiment)
-        _check_data(world, watch)
+        world = elsewhere.world if elsewhere else build_world(experiment)
+        if elsewhere is None:
+            _check_data(world, watch)
         folder = RunFolder(out)
         stack.callback(folder.release)
         known = folder.claim(describe(world), resume)
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
-        engine = LocalEngine(world, folder.memory, workers, through_bytes)
+        engine: Engine = elsewhere.engine(folder.path) if elsewhere else LocalEngine(world, folder.memory, workers, through_bytes)
         return _rounds(world, engine, folder, known, watch)
 
 
@@ -139,9 +152,9 @@ def _check_data(world: World, watch: Watch) -> None:
         watch.say(f"warning: {finding.domain}: {finding.message}")
 
 
-def _rounds(world: World, engine: LocalEngine, folder: RunFolder, known: bool, watch: Watch) -> Result:
+def _rounds(world: World, engine: Engine, folder: RunFolder, known: bool, watch: Watch) -> Result:
     experiment, method = world.experiment, world.experiment.method
-    at = folder.restore(method.server_state, watch.say) if known else None
+    at = folder.restore(method.server_state, watch.say, engine.memory.holds) if known else None
     if at is None:
         watch.begin(world, 0)
         at = _start(world, engine)
@@ -165,7 +178,7 @@ def _rounds(world: World, engine: LocalEngine, folder: RunFolder, known: bool, w
     return Result(world, read_records(folder.records), {k: v.detach().cpu().clone() for k, v in model.items()})
 
 
-def _start(world: World, engine: LocalEngine) -> Checkpoint:
+def _start(world: World, engine: Engine) -> Checkpoint:
     """What a method does before round 1."""
     cohort = engine.cohort(0)
     state = world.experiment.method.start(world.fresh, cohort)
@@ -173,9 +186,7 @@ def _start(world: World, engine: LocalEngine) -> Checkpoint:
     return Checkpoint(0, state, engine.memory.versions, None, cohort.traffic.rows())
 
 
-def _one_round(
-    world: World, engine: LocalEngine, folder: RunFolder, at: Checkpoint, number: int
-) -> tuple[Checkpoint, Record, dict[str, Any]]:
+def _one_round(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, number: int) -> tuple[Checkpoint, Record, dict[str, Any]]:
     method, cohort = world.experiment.method, engine.cohort(number)
     began = time.perf_counter()
     try:
@@ -205,7 +216,7 @@ def _warn_once(record: Record, before: str, watch: Watch) -> str:
     return warning
 
 
-def _sweep(memory: MemoryStore, folder: RunFolder) -> None:
+def _sweep(memory: Memories, folder: RunFolder) -> None:
     if memory.versions:
         memory.sweep(folder.previous_versions())
 

@@ -19,12 +19,12 @@ from unseen.data.partition import by_name
 from unseen.data.protocol import choose_fold
 from unseen.errors import BadInput, choose
 from unseen.experiment import Experiment
-from unseen.method import Method, Shapes, Surroundings, state_of
+from unseen.method import Shapes, Surroundings, state_of
 from unseen.networks import build_network
 from unseen.networks.base import TaskNet
 from unseen.randomness import seeded_block
 
-__all__ = ["World", "build_world"]
+__all__ = ["World", "assemble", "build_world", "refuse_obstacles"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,33 +61,44 @@ class World:
 def build_world(experiment: Experiment) -> World:
     """Everything an experiment needs, checked before round 1."""
     dataset = _dataset(experiment.data, experiment.size) if isinstance(experiment.data, str) else experiment.data
-    method = experiment.method
-    if dataset.task.name not in method.tasks:
-        able = ", ".join(method.tasks)
-        raise BadInput(f"{experiment.name} does {able}; {dataset.name} is a data set for {dataset.task.name}")
     sources = [s.strip() for s in experiment.sources.split(",")] if experiment.sources else None
     fold = choose_fold(
         dataset, experiment.protocol, target=experiment.target, source=experiment.source, sources=sources, held_out=experiment.held_out
     )
     partition = by_name(experiment.partition, clients=experiment.clients, validation=experiment.validation)
-    holdings = {h.client: h for h in partition(fold.sources, experiment.seed)}
-    evaluators = {d.name: _whole(d) for d in (*fold.targets, *fold.held_out)}
+    world = assemble(experiment, dataset, fold, {h.client: h for h in partition(fold.sources, experiment.seed)})
+    refuse_obstacles(world)
+    return world
+
+
+def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holdings: Mapping[str, Holding]) -> World:
+    """The networks and the rest, around data that were dealt out."""
+    method = experiment.method
+    if dataset.task.name not in method.tasks:
+        able = ", ".join(method.tasks)
+        raise BadInput(f"{experiment.name} does {able}; {dataset.name} is a data set for {dataset.task.name}")
     make = functools.partial(_task_net, experiment, dataset, None)
-    with seeded_block(torch.device("cpu"), experiment.seed, "look"):
-        net = make()
-    shapes = Shapes(dataset.task.outputs, dataset.channels, dataset.size, net.feature_size)
-    _refuse_obstacles(method, Surroundings(dataset.task.name, shapes, net, *_counts(holdings)))
     recipe = dataset.augment if experiment.augment == "auto" else choose("augmentation recipe", experiment.augment, [*RECIPES, "auto"])
     return World(
         experiment=experiment,
         dataset=dataset,
         fold=fold,
         holdings=holdings,
-        evaluators=evaluators,
-        builders={"task": make, **method.networks(shapes)},
+        evaluators={d.name: _whole(d) for d in (*fold.targets, *fold.held_out)},
+        builders={"task": make, **method.networks(_shapes(dataset, _look(experiment, make)))},
         augment=RECIPES[recipe],
         device=torch.device(experiment.device),
     )
+
+
+def _look(experiment: Experiment, make: Callable[[], TaskNet]) -> TaskNet:
+    """A task network to look at."""
+    with seeded_block(torch.device("cpu"), experiment.seed, "look"):
+        return make()
+
+
+def _shapes(dataset: DomainDataset, net: TaskNet) -> Shapes:
+    return Shapes(dataset.task.outputs, dataset.channels, dataset.size, net.feature_size)
 
 
 @functools.lru_cache(maxsize=2)
@@ -105,7 +116,10 @@ def _counts(holdings: Mapping[str, Holding]) -> tuple[dict[str, int], dict[str, 
     return {n: len(h.train) for n, h in holdings.items()}, {n: len(h.validation) for n, h in holdings.items()}
 
 
-def _refuse_obstacles(method: Method[Any], around: Surroundings) -> None:
+def refuse_obstacles(world: World) -> None:
+    """Raise BadInput with everything that keeps the method from running here."""
+    method, net = world.experiment.method, _look(world.experiment, world.builders["task"])  # type: ignore[arg-type]
+    around = Surroundings(world.dataset.task.name, _shapes(world.dataset, net), net, *_counts(world.holdings))
     problems = [f"{type(method).__name__}: {obstacle}" for obstacle in method.obstacles(around)]
     if problems:
         raise BadInput(problems)

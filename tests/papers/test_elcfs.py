@@ -66,9 +66,10 @@ def regions(net: TaskNet, x: Tensor, masks: list[np.ndarray], maps: int) -> list
     return [z[n][:, torch.from_numpy(mask)].mean(1) for n, mask in enumerate(masks)]
 
 
-def edges(y: Tensor, structure: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def edges(y: Tensor, structure: int, inside: int = 1, outside: int = 5) -> tuple[list[np.ndarray], list[np.ndarray]]:
     masks = [m.numpy().astype(bool) for m in y[:, structure]]
-    return [m & ~ndimage.binary_erosion(m) for m in masks], [ndimage.binary_dilation(m, iterations=5) & ~m for m in masks]
+    background = [ndimage.binary_dilation(m, iterations=outside) & ~m for m in masks]
+    return [m & ~ndimage.binary_erosion(m, iterations=inside) for m in masks], background
 
 
 def cosine(a: Tensor, b: Tensor, tau: float) -> float:
@@ -86,17 +87,19 @@ def equation_7(h: list[list[Tensor]], tau: float) -> float:
     return total / (math.comb(versions, 2) * 2)
 
 
-def test_the_objective_is_equation_9_with_equation_8_at_the_updated_weights() -> None:
+@pytest.mark.parametrize(("inside", "outside"), [(1, 5), (2, 3)])
+def test_the_objective_is_equation_9_with_equation_8_at_the_updated_weights(inside: int, outside: int) -> None:
     net, (x, t, y) = unet(), batch()
     moved = updated(net, x, y, 0.3)
     boundary = 0.0
     for structure in (0, 1):
-        h = [[regions(moved, images, masks, 2) for images in (x, *t)] for masks in edges(y, structure)]
+        h = [[regions(moved, images, masks, 2) for images in (x, *t)] for masks in edges(y, structure, inside, outside)]
         boundary += sum(equation_7([[version[n] for version in kind] for kind in h], 0.5) for n in range(3)) / 3
     wanted = MASKS.loss(net(x), y) + sum(MASKS.loss(moved(style), y) for style in t) / 2 + 0.7 * boundary
-    got = objective(PAPER, net, x, t, y)
+    method = replace(PAPER, boundary_steps=inside, background_steps=outside)
+    got = objective(method, net, x, t, y)
     assert got.item() == pytest.approx(wanted.item(), rel=1e-9)
-    assert got.item() != pytest.approx(objective(replace(PAPER, inner_lr=0.1), net, x, t, y).item(), rel=1e-4)
+    assert got.item() != pytest.approx(objective(replace(method, inner_lr=0.1), net, x, t, y).item(), rel=1e-4)
 
 
 def test_the_released_form_takes_the_last_map_the_old_features_of_x_and_the_whole_batch() -> None:
@@ -268,7 +271,7 @@ def test_what_stands_in_the_way_is_said_before_round_1() -> None:
     assert "single client" in next(iter(ELCFS().obstacles(around(a=3))))
     assert not [*ELCFS(interpolate=False).obstacles(around(a=3))]
     assert "'b' has no training image" in next(iter(ELCFS().obstacles(around(a=3, b=0))))
-    shallow = UNet(2, channels=1, width=2, depth=1)
+    shallow = build_network("small_cnn:width=2", outputs=2, channels=1, size=(12, 12))
     assert "2 decoder maps, the network has 1" in next(iter(ELCFS().obstacles(around(net=shallow))))
     assert not [*ELCFS(feature_maps=1).obstacles(around(net=shallow))] and not [*ELCFS(gamma=0.0).obstacles(around(net=shallow))]
 

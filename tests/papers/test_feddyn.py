@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from one_client import Fixed, LinearNet, batch_of, client_of, images
 
+from one_client import Fixed, LinearNet, batch_of, client_of, images
 from unseen import BadInput, Client, Experiment, FedDyn, on_client
 from unseen.data.domain import DomainDataset
 from unseen.engines.local import LocalEngine

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from one_client import Fixed, LinearNet, batch_of, client_of, images
 
+from one_client import Fixed, LinearNet, batch_of, client_of, images
 from unseen import Experiment, FedAvg, FedSAM
 from unseen.codec import same_bits
 from unseen.data.domain import DomainDataset

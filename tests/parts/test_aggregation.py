@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from unseen import BadInput, Experiment, FedAvg
-from unseen.client import Client, Pool
+from unseen.client import Client
 from unseen.codec import State, same_bits
 from unseen.data.domain import DomainDataset
-from unseen.engines.tasks import find_task, path_of
+from unseen.engines.tasks import Place, TaskRunner, find_task, path_of
 from unseen.errors import NoReplies
 from unseen.experiment import read_experiment
+from unseen.memory import MemoryStore
 from unseen.method import Refused, Replies
 from unseen.methods.feddag import Contribution
 from unseen.ops.contribution import Scored
 from unseen.parts.aggregation import CEA, SHA, Aggregate, Aggregation, Candidates, Losses, Mean, Uniform
+from unseen.payload import Nothing
 from unseen.randomness import generator
 from unseen.training import Silent, train
 from unseen.world import build_world
@@ -165,9 +168,14 @@ def test_evaluators_that_fail_are_scaled_out_and_without_any_all_weigh_the_same(
 
 def client_of(data: DomainDataset, method: Any, name: str) -> tuple[Client, Any]:
     world = build_world(Experiment(method, data, "c"))
-    pool = Pool(world.builders, torch.device("cpu"))
-    client = Client(world.holdings[name], world.dataset.task, pool, generator(0), world.dataset.pixels, world.augment)
-    return client, world
+    caught: list[Client] = []
+
+    def catch(down: Nothing, client: Client) -> Nothing:
+        caught.append(client)
+        return down
+
+    TaskRunner(world).run(catch, Nothing(), name, Place(1, 1), MemoryStore(Path("unused")))
+    return caught[0], world
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

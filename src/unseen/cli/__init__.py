@@ -6,9 +6,14 @@ import typer
 
 from unseen.cli.bench import bench
 from unseen.cli.data import data_app
+from unseen.cli.federation import federation_app, join, ledger_app, serve
+from unseen.cli.evaluate import evaluate
+from unseen.cli.export import export
+from unseen.cli.predict import predict
 from unseen.cli.report import report
 from unseen.cli.run import run
 from unseen.cli.show import methods, networks
+from unseen.cli.watch import watch
 
 __all__ = ["app", "main"]
 
@@ -24,9 +29,17 @@ app = typer.Typer(
 app.command()(run)
 app.command()(bench)
 app.command()(report)
+app.command()(watch)
+app.command()(export)
+app.command()(predict)
+app.command()(evaluate)
 app.command()(methods)
 app.command()(networks)
 app.add_typer(data_app, name="data")
+app.add_typer(federation_app, name="federation")
+app.command()(serve)
+app.command()(join)
+app.add_typer(ledger_app, name="ledger")
 
 
 def main() -> None:

@@ -26,19 +26,21 @@ def bench(
     Example: unseen bench experiments/demo.toml --out runs/demo --seeds 0
     """
     with answering(f"To go on: the same command again (runs are in {out})."):
-        from unseen.benchmark import read_benchmark, run_benchmark
+        from unseen.benchmark import read_benchmark, run_benchmark, write_plan
         from unseen.cli.progress import Screen
         from unseen.cli.report import tables_below
         from unseen.report.tables import to_markdown
 
-        cells = read_benchmark(read_toml(file), _seeds(seeds))
+        values = read_toml(file)
+        cells = read_benchmark(values, _seeds(seeds))
         number = workers or default_workers(cells[0].experiment)
+        write_plan(values, cells, out)
         with Screen(screen, quiet, verbose) as watch:
             failed = run_benchmark(cells, out, number, watch)
         for name, reason in failed.items():
             errors.print(f"[bold red]failed:[/] {name}: {reason}")
         if len(failed) < len(cells):
-            table, notes = tables_below(out, ["source"])
+            table, notes = tables_below(out, ["source"], force=True)
             screen.print()
             screen.print(to_markdown(table[0]), markup=False)
             for note in notes:

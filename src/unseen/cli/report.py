@@ -19,26 +19,27 @@ def report(
     format: Annotated[str, typer.Option(help="md, tex, html or csv")] = "md",
     out: Annotated[Path | None, typer.Option(help="file to write; standard output without it")] = None,
     rule: Annotated[str, typer.Option(help="selection rule: last, source, held-out, oracle, or all")] = "all",
+    force: Annotated[bool, typer.Option("--force", help="mix runs of different data or protocols")] = False,
 ) -> None:
     """Compare finished runs: mean and standard deviation over seeds, per unseen domain, average and worst.
 
-    Example: unseen report runs/demo --format tex --out table.tex
+    html is a page with tests, learning curves, what travelled, time, partition and settings, in one file.
+
+    Example: unseen report runs/demo --format html --out report.html
     """
     with answering():
         from unseen.errors import choose
         from unseen.files import write_atomically
         from unseen.report.select import RULES
-        from unseen.report.tables import to_csv, to_html, to_latex, to_markdown
+        from unseen.report.tables import to_csv, to_latex, to_markdown
 
         choose("format", format, _FORMATS)
         rules = list(RULES) if rule == "all" else [choose("selection rule", rule, [*RULES, "all"])]
-        tables, notes = tables_below(folder, rules)
-        if format == "csv":
-            text = to_csv(tables)
-        elif format == "html":
-            text = to_html(tables, notes)
+        if format == "html":
+            text, notes = _page_below(folder, force)
         else:
-            text = "\n\n".join(map(to_markdown if format == "md" else to_latex, tables)) + "\n"
+            tables, notes = tables_below(folder, rules, force)
+            text = to_csv(tables) if format == "csv" else "\n\n".join(map(to_markdown if format == "md" else to_latex, tables)) + "\n"
         for note in notes:
             errors.print(note, markup=False)
         if out is None:
@@ -48,11 +49,19 @@ def report(
             write_atomically(out, text)
 
 
-def tables_below(folder: Path, rules: list[str]) -> tuple[list[Any], list[str]]:
+def tables_below(folder: Path, rules: list[str], force: bool = False) -> tuple[list[Any], list[str]]:
     """A table per rule that the records can answer, and notes on runs that were left out."""
     from unseen.report.collect import collect
     from unseen.report.tables import comparison
 
-    found = collect(folder)
+    found = collect(folder, force=force)
     tables = [comparison(found.cells, rule) for rule in rules]
     return [t for t in tables if t.columns], found.notes
+
+
+def _page_below(folder: Path, force: bool) -> tuple[str, list[str]]:
+    from unseen.report.collect import collect
+    from unseen.report.page import render_page
+
+    found = collect(folder, force=force, unfinished=True)
+    return render_page(found, f"Runs in {folder.absolute().name}"), found.notes

@@ -71,7 +71,7 @@ class Samples:
         if len(self.parts) == 1:
             domain, index = self.parts[0]
             return _rows(domain.images, index[where]), _rows(domain.labels, index[where])
-        part, row = self._addresses
+        part, row = self.addresses
         first = self.parts[0][0]
         images = torch.empty((len(where), *first.images.shape[1:]), dtype=torch.uint8)
         labels = torch.empty((len(where), *first.labels.shape[1:]), dtype=_rows(first.labels, where[:0]).dtype)
@@ -84,7 +84,8 @@ class Samples:
         return images, labels
 
     @cached_property
-    def _addresses(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def addresses(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of every sample the number of its part, and its row there."""
         part = np.concatenate([np.full(len(index), n) for n, (_, index) in enumerate(self.parts)])
         return part.astype(np.int64), np.concatenate([index for _, index in self.parts])
 

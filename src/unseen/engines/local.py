@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from unseen.client import Client
 from unseen.codec import CodecError
+from unseen.engines.engine import Answering
 from unseen.engines.tasks import Place, TaskRunner, path_of
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, ClientFailed, RefusedReply
@@ -18,7 +19,7 @@ from unseen.report.traffic import Traffic
 from unseen.scoring import Model, Scores, Scoring
 from unseen.world import World
 
-__all__ = ["LocalCohort", "LocalEngine"]
+__all__ = ["LocalEngine", "RoundCohort", "scored"]
 
 D = TypeVar("D", bound=Payload)
 U = TypeVar("U", bound=Payload)
@@ -35,15 +36,11 @@ class LocalEngine:
         self._through_bytes = through_bytes
         self._runner = TaskRunner(world) if workers is None else None
 
-    def cohort(self, round_number: int) -> LocalCohort:
-        return LocalCohort(self, self.world.clients, round_number)
+    def cohort(self, round_number: int) -> RoundCohort:
+        return RoundCohort(self, self.world.clients, round_number)
 
     def score(self, round_number: int, model: Model) -> tuple[dict[str, Scores], Traffic]:
-        """The global model on every client's validation part and on every unseen domain."""
-        names = [*self.world.clients, *self.world.evaluators]
-        cohort = LocalCohort(self, names, round_number, first_ask=SCORING_ASK)
-        replies = cohort.ask(Scoring().score, model).all()
-        return replies, cohort.traffic
+        return scored(self, self.world, round_number, model)
 
     def answers(
         self, task: Callable[[D, Client], U], downs: Mapping[str, D], place: Place, shared: bool
@@ -86,10 +83,17 @@ class LocalEngine:
             yield name, up.to_bytes() if self._through_bytes else up, staged
 
 
-class LocalCohort:
+def scored(engine: Answering, world: World, round_number: int, model: Model) -> tuple[dict[str, Scores], Traffic]:
+    """The global model on every client's validation part and on every unseen domain."""
+    cohort = RoundCohort(engine, [*world.clients, *world.evaluators], round_number, first_ask=SCORING_ASK)
+    replies = cohort.ask(Scoring().score, model).all()
+    return replies, cohort.traffic
+
+
+class RoundCohort:
     """The clients during one round: counts the questions, and notes what travelled and who gave no usable answer."""
 
-    def __init__(self, engine: LocalEngine, names: list[str], round_number: int, first_ask: int = 1) -> None:
+    def __init__(self, engine: Answering, names: list[str], round_number: int, first_ask: int = 1) -> None:
         self._engine, self._names, self._round, self._ask = engine, names, round_number, first_ask
         self._open: Replies[Any] | None = None
         self.traffic = Traffic()

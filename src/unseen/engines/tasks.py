@@ -10,6 +10,7 @@ import torch
 
 from unseen.client import Client, Pool
 from unseen.codec import hints_of, tensors_in
+from unseen.data.resident import Reader
 from unseen.memory import MemoryStore
 from unseen.method import task_types
 from unseen.payload import Memory, Payload
@@ -62,6 +63,7 @@ class TaskRunner:
     def __init__(self, world: World) -> None:
         self.world = world
         self.pool = Pool(world.builders, world.device)
+        self._reader = Reader(world.dataset.domains, world.device)
         torch.set_num_threads(world.experiment.threads)
 
     def run(
@@ -74,6 +76,7 @@ class TaskRunner:
             holding,
             task=world.dataset.task,
             pool=self.pool,
+            reader=self._reader,
             rng=generator(seed, "draws", place.round, place.ask, name),
             pixels=world.dataset.pixels,
             augment=world.augment,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from unseen.engines.tasks import Place, TaskRunner, find_task
-from unseen.engines.workers import read_frame, write_frame
 from unseen.errors import BadInput
 from unseen.experiment import read_experiment
+from unseen.frames import read_frame, write_frame
 from unseen.memory import MemoryStore
 from unseen.method import task_types
 from unseen.world import build_world

@@ -7,7 +7,6 @@ on its standard streams (a JSON header, then payload bytes; nothing is pickled).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import subprocess
@@ -15,34 +14,16 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, Any
+from typing import Any
 
 from unseen.engines.tasks import Place
 from unseen.errors import BadInput, ClientFailed
 from unseen.experiment import Experiment
+from unseen.frames import read_frame, write_frame
 from unseen.memory import MemoryStore
 from unseen.payload import Payload
 
-__all__ = ["Workers", "read_frame", "write_frame"]
-
-
-def write_frame(stream: IO[bytes], header: Mapping[str, Any], body: bytes = b"") -> None:
-    head = json.dumps({**header, "body": len(body)}).encode()
-    stream.write(len(head).to_bytes(4, "little") + head)
-    stream.write(body)
-    stream.flush()
-
-
-def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytes]:
-    """One message; EOFError when the other side has gone."""
-    size = stream.read(4)
-    if len(size) < 4:
-        raise EOFError
-    header = json.loads(stream.read(int.from_bytes(size, "little")))
-    body = stream.read(header["body"])
-    if len(body) < header["body"]:
-        raise EOFError
-    return header, body
+__all__ = ["Workers"]
 
 
 class _Worker:

@@ -34,7 +34,7 @@ from unseen.client import Client
 from unseen.method import Cohort, Fresh, Method, Surroundings, on_client, state_of
 from unseen.moments import moments_of, restore_moments
 from unseen.networks.base import Outputs, TaskNet
-from unseen.ops.contrast import info_nce, masked_average, nt_xent
+from unseen.ops.contrast import info_nce, nt_xent, versions_of
 from unseen.ops.fourier import draw_rows, low_amplitudes, restyle
 from unseen.ops.morphology import edge_regions
 from unseen.parts.aggregation import Aggregate, Aggregation, Mean
@@ -79,31 +79,18 @@ class ELCFS(Method[Aggregate]):
     paper = "Liu et al., CVPR 2021"
     presets = {
         "paper": {"rounds": 100, "augment": "elcfs"},
-        "released": {
-            "alpha": 0.0,
-            "lam_low": 1.0,
-            "restyled": 1,  # two are made, and the first is used
-            "bank_share": 0.125,
-            "clip": True,
-            "first_order": True,
-            "inner_clamp": 100.0,
-            "contrast": "batch",
-            "feature_maps": 1,
-            "features_of_x": "old",
-            "beta2": 0.999,
-            "keep_moments": True,
-            "rounds": 100,
-            "augment": "none",
+        "released": {  # two restyled images are made there, and the first is used
+            "alpha": 0.0, "lam_low": 1.0, "restyled": 1, "bank_share": 0.125, "clip": True, "first_order": True, "inner_clamp": 100.0,
+            "contrast": "batch", "feature_maps": 1, "features_of_x": "old", "beta2": 0.999, "keep_moments": True,
+            "rounds": 100, "augment": "none",
         },
-    }
+    }  # fmt: skip
 
     interpolate: bool = hyper(True, "frequency space interpolation; without it the raw images are used again", symbol="CFSI")
     alpha: float = hyper(0.01, "reach of the window, as a part of each side; 0: the mean colour", symbol="alpha", low=0.0, high=0.49)
     lam_low: float = hyper(0.0, "smallest ratio; one is drawn per restyled image", symbol="lambda, Eq. 2", low=0.0, high=1.0)
     lam_high: float = hyper(1.0, "largest ratio; equal to the smallest: fixed", symbol="lambda, Eq. 2", low=0.0, high=1.0)
-    restyled: int | None = hyper(
-        None, "restyled images per input, of clients drawn anew; none: one per other client", symbol="K - 1", low=1
-    )
+    restyled: int | None = hyper(None, "restyled images per input, of drawn clients; none: one per other client", symbol="K - 1", low=1)
     bank_share: float = hyper(1.0, "part of each other client's spectra that a client keeps, drawn once", low=1e-6, high=1.0)
     clip: bool = hyper(False, "cut restyled images to the range of pixel values")
     episodic: bool = hyper(True, "take the inner step; without it restyled images are training images at the same weights", symbol="BEL")
@@ -189,7 +176,7 @@ class ELCFS(Method[Aggregate]):
         rows = draw_rows([len(low) for low in lows], len(x), self.restyled, client.rng)
         lam = self.lam_low + (self.lam_high - self.lam_low) * torch.rand(rows.shape, generator=client.rng)
         t = restyle(x, torch.cat(lows)[rows].to(x), lam.to(x), self.alpha)
-        return t.clamp(*_pixel_range(client)) if self.clip else t
+        return t.clamp(*client.pixel_range) if self.clip else t
 
     def objective(self, net: TaskNet, task: Task, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Eq. 9: the loss at the weights plus the meta objective at the updated weights, both to be minimised by the weights."""
@@ -220,15 +207,11 @@ class ELCFS(Method[Aggregate]):
 
     def boundary(self, maps: list[tuple[Tensor, ...]], y: Tensor) -> Tensor:
         """Eq. 5-7 over all versions of every image, summed over the structures of y [n, structures, H, W]."""
-        features = []
         regions = edge_regions(y, self.boundary_steps, self.background_steps)
-        for region in regions:
-            passes = [masked_average(m[-self.feature_maps :], region.repeat(len(m[0]) // len(y), 1, 1, 1)) for m in maps]
-            features.append(torch.cat(passes).unflatten(0, (-1, len(y))))  # [versions, n, structures, channels]
+        edge, outside = (versions_of([m[-self.feature_maps :] for m in maps], region).unbind(2) for region in regions)
         valid = torch.stack([region.amax((2, 3)) > 0 for region in regions]).all(0).unbind(1)
         form = info_nce if self.contrast == "image" else nt_xent
-        edge, outside = (h.unbind(2) for h in features)
-        return torch.stack([form(*each, self.tau) for each in zip(edge, outside, valid, strict=True)]).sum()
+        return torch.stack([form(*structure, self.tau) for structure in zip(edge, outside, valid, strict=True)]).sum()
 
     def start(self, fresh: Fresh, clients: Cohort) -> Aggregate:
         if self.interpolate:
@@ -249,8 +232,3 @@ def _maps(around: Surroundings) -> int:
     with torch.no_grad():
         seen: Outputs = around.net(torch.zeros(1, around.shapes.channels, *around.shapes.size), True)
     return len(seen.maps)
-
-
-def _pixel_range(client: Client) -> tuple[Tensor, Tensor]:
-    """What the bytes 0 and 255 are in the network's input."""
-    return (0 - client._mean) / client._std, (1 - client._mean) / client._std

@@ -97,8 +97,12 @@ class FedDAG(Method[Server]):
     task_loss: Literal["both", "generated"] = hyper(
         "both", "images of the student's task loss: the mean over both, or generated ones alone"
     )
-    train_on: Literal["images", "perturbations"] = hyper("images", "what the student sees; perturbations alone is Fig. 11")
-    width: int = hyper(32, "channels of the generator; the paper has FCN32 and FCN16", low=1)
+    train_on: Literal["images", "perturbations"] = hyper(
+        "images", "what the student sees; perturbations alone is an ablation", symbol="Fig. 11"
+    )
+    width: int = hyper(
+        32, "channels of the generator; the paper has FCN32 and FCN16, and does not say which is its own", symbol="Fig. 12", low=1
+    )
     generator_lr: float | None = hyper(None, "learning rate of the generator; none: the student's", low=0.0)
     ema: float = hyper(0.99, "decay of the teacher that follows the student", low=0.0, high=1.0)
     statistics: Literal["average", "copy"] = hyper("average", "how the teacher takes batch-norm statistics: like weights, or as they are")
@@ -107,14 +111,14 @@ class FedDAG(Method[Server]):
         "the aggregate becomes the student; Type 1: student and teacher; Type 2: the teacher, beside a global student",
         symbol="Fig. 5",
     )
-    warmup: int = hyper(5, "first rounds without generation", low=0)
+    warmup: int = hyper(5, "first rounds without generation", symbol="Sec. IV-A", low=0)
     sam: SAM | None = hyper(None, "sharpness-aware steps of the student", symbol="FedSAM, Fig. 9")
     epochs: int = hyper(1, "passes over a client's data in a round", low=1)
     steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
-    batch: int = hyper(32, "samples in a batch", low=1)
-    optimizer: OptimizerName = hyper("momentum", "optimiser of the student and of the generator")
-    lr: float = hyper(1e-3, "learning rate (224 px: 5e-3)", low=0.0)
-    weight_decay: float = hyper(5e-4, "weight decay", low=0.0)
+    batch: int = hyper(32, "samples in a batch (224 px: 16)", symbol="Sec. IV-A", low=1)
+    optimizer: OptimizerName = hyper("momentum", "optimiser of the student and of the generator", symbol="Sec. IV-A")
+    lr: float = hyper(1e-3, "learning rate (224 px: 5e-3)", symbol="Sec. IV-A", low=0.0)
+    weight_decay: float = hyper(5e-4, "weight decay", symbol="Sec. IV-A", low=0.0)
     aggregation: Aggregation = hyper(SHA(), "how the server averages", symbol="SHA")
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from unseen.client import Client
@@ -77,9 +78,11 @@ class FedDyn(Method[Dynamic]):
     def train(self, down: Down, client: Client) -> Up:
         net = client.build("task", down.model)
         optimizer = make_optimizer(client, self.optimizer, net, self.lr)
-        anchor = parameters_of(net)  # w_t
         kept = client.recall(Drift)
-        drift = {name: kept.drift[name].to(client.device) if kept else w.new_zeros(w.shape) for name, w in anchor.items()}
+        start = kept.drift if kept else {name: torch.zeros_like(w) for name, w in net.named_parameters()}
+        # In networks of the pool, so that a recorded step finds both where they were in the last task.
+        anchor = dict(client.build("task", down.model).requires_grad_(False).named_parameters())  # w_t
+        drift = dict(client.build("task", {**down.model, **start}).requires_grad_(False).named_parameters())  # lambda_i
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:

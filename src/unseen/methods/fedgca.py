@@ -33,6 +33,7 @@ from unseen.optimizers import OptimizerName, make_optimizer
 from unseen.parts.views import chosen_styles, predictions, repeat_labels, strange_styles
 from unseen.payload import Memory, Payload, State
 from unseen.settings import hyper
+from unseen.task import Task
 
 __all__ = ["FedGCA"]
 
@@ -113,17 +114,20 @@ class FedGCA(Method[Dynamic]):
         net = client.build("task", down.model)  # w_i
         guide = client.build("task", down.model).eval().requires_grad_(False)  # w^t
         optimizer = make_optimizer(client, self.optimizer, net, self.lr)
-        anchor = parameters_of(net)
         kept = client.recall(Drift)
-        drift = {name: kept.drift[name].to(client.device) if kept else w.new_zeros(w.shape) for name, w in anchor.items()}
+        start = kept.drift if kept else {name: torch.zeros_like(w) for name, w in net.named_parameters()}
+        # In networks of the pool, so that a recorded step finds both where they were in the last task.
+        anchor = dict(guide.named_parameters())
+        drift = dict(client.build("task", {**down.model, **start}).requires_grad_(False).named_parameters())  # lambda_i
 
         @client.step
         def step(x: Tensor, y: Tensor) -> None:  # X+, and the labels of one view
             labels = repeat_labels(y, len(x))
+            told = self.guidance(client.task, guide, x, labels, len(y)) if self.beta else (None, None)
             seen = net(x, full=True)
             loss = client.task.loss(seen.logits, labels)
             if self.beta:
-                loss = loss + self.beta * self.semantic_consistency(client, net, seen, guide, x, labels, len(y))
+                loss = loss + self.beta * self.semantic_consistency(client.task, net, seen, told, labels, len(y))
             loss = loss + dynamic_term(net.named_parameters(), anchor, drift, self.alpha)  # Eq. 6
             optimizer.zero_grad()
             loss.backward()
@@ -136,30 +140,30 @@ class FedGCA(Method[Dynamic]):
         client.remember(Drift(drift=updated_drift(drift, anchor, reached, self.alpha)))
         return Up(parameters=reached, buffers=buffers_of(net))
 
+    def guidance(self, task: Task, guide: TaskNet, x: Tensor, labels: Tensor, samples: int) -> tuple[Tensor | None, Tensor | None]:
+        """P^G and M^G, what the global model says of the views: without gradient, and None where switched off."""
+        if not (self.global_predictions or self.global_maps):
+            return None, None
+        by_gradient = self.global_maps and not reads_positions(guide)  # its maps are made by differentiating it
+        with torch.set_grad_enabled(by_gradient):
+            told = guide(x.detach().requires_grad_(by_gradient), full=True)
+        predicted = by_view(predictions(task, told.logits).detach(), samples) if self.global_predictions else None
+        maps = by_view(map_distribution(guide, told, labels, again=False).detach(), samples) if self.global_maps else None
+        return predicted, maps
+
     def semantic_consistency(
-        self, client: Client, net: TaskNet, seen: Outputs, guide: TaskNet, x: Tensor, labels: Tensor, samples: int
+        self, task: Task, net: TaskNet, seen: Outputs, told: tuple[Tensor | None, Tensor | None], labels: Tensor, samples: int
     ) -> Tensor:
         """L_GC = L_CP + L_CAM (Eq. 4), each over those predictions and maps that are switched on."""
-        told = self._guidance(guide, x)
         total = seen.logits.new_zeros(())
         if self.local_predictions:
-            local = by_view(predictions(client.task, seen.logits), samples)
-            others = by_view(predictions(client.task, told.logits), samples) if told and self.global_predictions else None
-            average = mean_of_views(local, others, stop=self.stop_mean)
+            local = by_view(predictions(task, seen.logits), samples)
+            average = mean_of_views(local, told[0], stop=self.stop_mean)
             total = total + prediction_consistency(local, average, self.consistency, self.over_classes)  # Eq. 2
         if self.local_maps:
             local = by_view(map_distribution(net, seen, labels), samples)
-            others = by_view(map_distribution(guide, told, labels), samples) if told and self.global_maps else None
-            total = total + map_consistency(local, mean_of_views(local, others, stop=self.stop_mean))  # Eq. 3
+            total = total + map_consistency(local, mean_of_views(local, told[1], stop=self.stop_mean))  # Eq. 3
         return total
-
-    def _guidance(self, guide: TaskNet, x: Tensor) -> Outputs | None:
-        """What the global model says of the views; differentiated by its own maps alone, where that is how a map is made."""
-        if not (self.global_predictions or self.global_maps):
-            return None
-        by_gradient = self.global_maps and not reads_positions(guide)
-        with torch.set_grad_enabled(by_gradient):
-            return guide(x.detach().requires_grad_(by_gradient), full=True)
 
     def start(self, fresh: Fresh, clients: Cohort) -> Dynamic:
         return Dynamic(fresh("task"), {})

@@ -60,7 +60,7 @@ class FedSB(Method[Global]):
     }
 
     smoothing: float = hyper(0.1, "mass moved from the true class to all classes", symbol="epsilon, Eq. 1", low=0.0, high=1.0)
-    budget: int | None = hyper(30, "batches a round, the same for every client; none: one pass", symbol="S / B, Eq. 7", low=1)
+    budget: int | None = hyper(30, "batches a round, the same for every client; none or 0: one pass", symbol="S / B, Eq. 7", low=0)
     batch: int = hyper(64, "samples in a batch", symbol="B", low=1)
     lr: float = hyper(1e-4, "learning rate of Adam", symbol="eta, Eq. 4", low=0.0)
     resample: bool = hyper(True, "draw the budget's samples afresh each round")
@@ -81,7 +81,7 @@ class FedSB(Method[Global]):
             descend(net, optimizer, loss, self.sam)
 
         epochs = None if self.budget else 1
-        for x, y in client.batches(size=self.batch, steps=self.budget, epochs=epochs, shuffle=self.resample, drop_last=True):
+        for x, y in client.batches(size=self.batch, steps=self.budget or None, epochs=epochs, shuffle=self.resample, drop_last=True):
             x = views_of(self.views, x, client.rng)
             step(x, y, *mixing_of(self.mixstyle, x, client.rng))
         return Up(model=state_of(net))

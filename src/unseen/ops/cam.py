@@ -30,18 +30,18 @@ def class_activation(maps: Tensor, weight: Tensor, y: Tensor) -> Tensor:
     return torch.einsum("nl,nlhw->nhw", weight[y], maps)
 
 
-def gradient_activation(seen: Outputs, y: Tensor) -> Tensor:
-    """P sum_l dz_y / dF_l(x) F_l(x), differentiable once more: [n, h, w]."""
+def gradient_activation(seen: Outputs, y: Tensor, *, again: bool = True) -> Tensor:
+    """P sum_l dz_y / dF_l(x) F_l(x), [n, h, w]; it can be differentiated `again`."""
     maps = seen.maps[-1]
     of_class = seen.logits.gather(1, y[:, None]).sum()  # a sample's logit depends on its own maps alone
-    (slope,) = torch.autograd.grad(of_class, maps, create_graph=True)
+    (slope,) = torch.autograd.grad(of_class, maps, create_graph=again)
     return maps.shape[2] * maps.shape[3] * (slope * maps).sum(1)
 
 
-def map_distribution(net: nn.Module, seen: Outputs, y: Tensor) -> Tensor:
+def map_distribution(net: nn.Module, seen: Outputs, y: Tensor, *, again: bool = True) -> Tensor:
     """The class activation map of class y as a distribution: softmax over positions, [n, positions]."""
     weight = head_weight(net)
-    activation = gradient_activation(seen, y) if weight is None else class_activation(seen.maps[-1], weight, y)
+    activation = gradient_activation(seen, y, again=again) if weight is None else class_activation(seen.maps[-1], weight, y)
     return activation.float().flatten(1).softmax(1)
 
 

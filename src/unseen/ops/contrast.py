@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["info_nce", "masked_average", "nt_xent"]
+__all__ = ["info_nce", "masked_average", "nt_xent", "versions_of"]
 
 
 def masked_average(maps: Sequence[Tensor], masks: Tensor) -> Tensor:
@@ -26,6 +26,16 @@ def masked_average(maps: Sequence[Tensor], masks: Tensor) -> Tensor:
         area = masks.sum((-2, -1))[..., None].clamp_min(1)
         sums = [_brought_back(masks, z).flatten(2) @ z.to(exact).flatten(2).mT for z in maps]
     return torch.cat(sums, -1) / area
+
+
+def versions_of(passes: Sequence[Sequence[Tensor]], masks: Tensor) -> Tensor:
+    """Eq. 5 for several versions of n images under the same masks [n, s, H, W]: features [versions, n, s, c].
+
+    Each pass through a network gives its maps [versions n, c, h, w], all images of one version together.
+    """
+    features = [masked_average(maps, masks.repeat(len(maps[0]) // len(masks), 1, 1, 1)) for maps in passes]
+    together = torch.cat(features)
+    return together.view(-1, len(masks), *together.shape[1:])
 
 
 def _brought_back(masks: Tensor, z: Tensor) -> Tensor:

@@ -95,10 +95,12 @@ def balanced_weights(scores: Mapping[str, float], beta: float) -> dict[str, floa
 def within_client(now: Scored, history: Sequence[Scored], k: int) -> Scored:
     """The mean of the current local model and the latest `k` earlier ones whose score exceeds its own; of the scores too."""
     better = [earlier for earlier in history if earlier.score > now.score]
-    chosen = [now, *better[len(better) - min(k, len(better)) :]]
-    if len(chosen) == 1:
+    chosen = better[len(better) - min(k, len(better)) :]
+    if not chosen:
         return now
-    return Scored(mean(c.model for c in chosen), sum(c.score for c in chosen) / len(chosen))
+    beside = ({name: value.to(now.model[name].device) for name, value in earlier.model.items()} for earlier in chosen)
+    scores = [now.score, *(earlier.score for earlier in chosen)]
+    return Scored(mean([now.model, *beside]), sum(scores) / len(scores))
 
 
 def retained(history: Sequence[Scored], k: int, cap: int) -> list[Scored]:

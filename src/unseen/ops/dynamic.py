@@ -28,13 +28,15 @@ def buffers_of(net: nn.Module) -> State:
     return {name: value.detach().clone() for name, value in net.state_dict().items() if name not in trained}
 
 
-def dynamic_term(parameters: Iterable[tuple[str, Tensor]], anchor: State, drift: State, alpha: float) -> Tensor:
+def dynamic_term(
+    parameters: Iterable[tuple[str, Tensor]], anchor: Mapping[str, Tensor], drift: Mapping[str, Tensor], alpha: float
+) -> Tensor:
     """alpha L_OC = -<lambda_i, w> + alpha / 2 |w - w_t|^2: FedGCA's Eq. 5 times the alpha of Eq. 6, FedDyn's local penalty."""
     terms = [alpha / 2 * (w - anchor[name]).square().sum() - (drift[name] * w).sum() for name, w in parameters]
     return torch.stack(terms).sum()
 
 
-def updated_drift(drift: Mapping[str, Tensor], anchor: State, reached: State, alpha: float) -> State:
+def updated_drift(drift: Mapping[str, Tensor], anchor: Mapping[str, Tensor], reached: State, alpha: float) -> State:
     """lambda_i - alpha (w_i - w_t); a client without a lambda starts from zero.
 
     >>> updated_drift({}, {"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])}, 0.5)

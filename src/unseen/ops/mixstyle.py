@@ -22,8 +22,7 @@ def mix_styles(maps: Tensor, keep: Tensor, partner: Tensor) -> Tensor:
     """
     with torch.no_grad():
         exact = maps.to(torch.promote_types(maps.dtype, torch.float32))
-        lone = maps.shape[2] * maps.shape[3] == 1  # one position has no deviation; its mean is mixed all the same
-        variance, mu = torch.var_mean(exact, (2, 3), correction=0 if lone else 1, keepdim=True)
+        variance, mu = torch.var_mean(exact, (2, 3), correction=0, keepdim=True)  # only ratios of deviations count
         sigma = (variance + _SMALLEST_VARIANCE).sqrt()
         own = keep.view(-1, 1, 1, 1)
         mixed_mu, mixed_sigma = (own * s + (1 - own) * s[partner] for s in (mu, sigma))

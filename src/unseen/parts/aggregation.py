@@ -140,7 +140,7 @@ class Assessed(Aggregation):
     evaluators: int | None = hyper(
         None, "how many clients, drawn afresh each round, assess the others; none: all", symbol="c, Fig. 10", low=1
     )
-    own: bool = hyper(False, "a client assesses its own model too, as the sum of Eq. 5 has it but not the text")
+    own: bool = hyper(False, "a client assesses its own model too, as the sum of Eq. 5 has it but not the text", symbol="Eq. 5")
 
     @on_client
     def assess(self, down: Candidates, client: Client) -> Losses:
@@ -234,7 +234,8 @@ class SHA(Assessed):
         for client, score in scores.items():
             now, earlier = Scored(ups[client].model, score), before.history.get(client, [])
             merged[client] = within_client(now, earlier, self.k)
-            history[client] = retained([*earlier, now], self.k, 4 * self.k if self.cap is None else self.cap)
+            kept = Scored({name: value.cpu() for name, value in now.model.items()}, score)  # a device's memory is too dear for the past
+            history[client] = retained([*earlier, kept], self.k, 4 * self.k if self.cap is None else self.cap)
         model, weights = self.across({c: m.model for c, m in merged.items()}, {c: merged[c].score for c in scores})
         shares = {c: changed_share(up.model, up.perturbed or {}) for c, up in ups.items()}
         return Aggregate(model, before.round + 1, weights, scores, history, shares)

@@ -1,42 +1,124 @@
-"""Finding runs below a folder and reading them."""
+"""Finding runs below a folder, reading them, and refusing to compare what cannot be compared."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from unseen.errors import BadInput
 from unseen.folder import read_run
-from unseen.report.record import read_records
+from unseen.report.record import Record, read_records
 from unseen.report.tables import Cell
 
-__all__ = ["Collected", "collect"]
+__all__ = ["BENCH_FILE", "Collected", "Run", "collect", "differences"]
+
+BENCH_FILE = "bench.json"
+_ALIKE = ("data", "size", "protocol")  # of an experiment; runs that differ here answer different questions
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as its folder tells it, finished or not."""
+
+    folder: str  # below the folder that was asked for
+    about: dict[str, Any]  # run.json
+    records: Sequence[Record]
+    timings: Sequence[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return str(self.about["name"])
+
+    @property
+    def fold(self) -> str:
+        return str(self.about["fold"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.about["experiment"]["seed"])
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it is to have."""
+        return int(self.about["experiment"]["rounds"])
+
+    @property
+    def finished(self) -> bool:
+        return len(self.records) >= self.rounds
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.name, self.fold, self.seed, self.records)
 
 
 @dataclass(frozen=True)
 class Collected:
-    """The finished runs below a folder, and a note on each that is not finished."""
+    """The runs below a folder, with notes on what must be known before their numbers are compared."""
 
-    cells: list[Cell]
+    runs: list[Run]
     notes: list[str]
+    paper_numbers: dict[str, dict[str, float]] = field(default_factory=dict)  # row -> column -> what the paper prints
+
+    @property
+    def finished(self) -> list[Run]:
+        return [run for run in self.runs if run.finished]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The finished runs alone: one that ended early is never averaged."""
+        return [run.cell for run in self.finished]
 
 
-def collect(folder: Path) -> Collected:
-    """Every run below `folder`. Unfinished runs are left out and named, never averaged silently."""
+def collect(folder: Path, *, force: bool = False, unfinished: bool = False) -> Collected:
+    """Every run below `folder`. `force` lets runs of different data be mixed; `unfinished` is content without a finished run."""
     if not folder.is_dir():
         raise BadInput(f"no folder {folder}; give the --out of `unseen run` or `unseen bench`")
-    cells, notes = [], []
-    for file in sorted(folder.rglob("run.json")):
-        run = read_run(file.parent)
-        assert run is not None
-        records, wanted = read_records(file.parent / "records.jsonl"), run["experiment"]["rounds"]
-        if len(records) < wanted:
-            where = file.parent.relative_to(folder)
-            notes.append(f"left out: {run['name']}, fold {run['fold']} ({where}) has {len(records)} of {wanted} rounds; resume it")
-        else:
-            cells.append(Cell(run["name"], run["fold"], run["experiment"]["seed"], records))
-    if not cells and not notes:
+    runs = [_read(file.parent, folder) for file in sorted(folder.rglob("run.json"))]
+    if not runs:
         raise BadInput(f"{folder} holds no runs; give the --out of `unseen run` or `unseen bench`")
-    if not cells:
+    notes = [
+        f"left out: {run.name}, fold {run.fold} ({run.folder}) has {len(run.records)} of {run.rounds} rounds; resume it"
+        for run in runs
+        if not run.finished
+    ]
+    if len(notes) == len(runs) and not unfinished:
         raise BadInput([f"{folder} holds no finished run", *notes])
-    return Collected(cells, notes)
+    mixed = differences(runs)
+    if mixed and not force:
+        raise BadInput([*mixed, "these runs cannot stand in one table; give a folder of one kind, or --force to mix them"])
+    return Collected(runs, [*(f"mixed by --force: {text}" for text in mixed), *notes], _paper_numbers(folder))
+
+
+def _read(path: Path, below: Path) -> Run:
+    about = read_run(path)
+    assert about is not None
+    where = str(path.relative_to(below))
+    return Run(where, about, read_records(path / "records.jsonl"), read_records(path / "timings.jsonl"))
+
+
+def differences(runs: Sequence[Run]) -> list[str]:
+    """In what the runs differ that makes their numbers incomparable, with an example of each."""
+    found = []
+    for key in ("task", "metric", *_ALIKE):
+        values: dict[str, str] = {}
+        for run in runs:
+            value = run.about["experiment"].get(key) if key in _ALIKE else run.about.get(key)
+            values.setdefault(str(value), run.folder)
+        if len(values) > 1:
+            found.append(f"{key} differs: " + ", ".join(f"{value} ({where})" for value, where in values.items()))
+    return found
+
+
+def _paper_numbers(folder: Path) -> dict[str, dict[str, float]]:
+    """What `unseen bench` wrote beside its runs."""
+    file = folder / BENCH_FILE
+    if not file.is_file():
+        return {}
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))["paper_numbers"]
+        return {str(row): {str(column): float(value) for column, value in columns.items()} for row, columns in rows.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"{file} cannot be read ({error!r}); run `unseen bench` again, or delete it") from error

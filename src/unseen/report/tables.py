@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import statistics
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,7 @@ from unseen.errors import choose
 from unseen.report.record import Record
 from unseen.report.select import RULES
 
-__all__ = ["Cell", "Stat", "Table", "comparison", "to_csv", "to_html", "to_latex", "to_markdown"]
+__all__ = ["Cell", "Stat", "Table", "comparison", "to_csv", "to_latex", "to_markdown"]
 
 AVERAGE, WORST = "average", "worst domain"
 
@@ -158,7 +157,7 @@ def _tex(text: str) -> str:
 def to_csv(tables: Iterable[Table]) -> str:
     """Long form: one line per method, column and rule."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    writer = csv.writer(out)
     writer.writerow(["method", "target", "rule", "metric", "mean", "std", "seeds"])
     for table in tables:
         for method, row in table.rows.items():
@@ -167,35 +166,3 @@ def to_csv(tables: Iterable[Table]) -> str:
                     [method, column, table.rule, table.metric, repr(stat.mean), "" if stat.std is None else repr(stat.std), stat.n]
                 )
     return out.getvalue()
-
-
-def to_html(tables: Iterable[Table], notes: Sequence[str] = ()) -> str:
-    """One self-contained page."""
-    tags = {1: "<strong>{}</strong>", 2: "<u>{}</u>", 0: "{}"}
-    body = []
-    for table in tables:
-        head = "".join(f"<th>{html.escape(c)}</th>" for c in ("method", *table.columns))
-        rows = []
-        for method in table.rows:
-            cells = (tags[table.marks.get((method, c), 0)].format(html.escape(_text(table, method, c))) for c in table.columns)
-            rows.append(f"<tr><th>{html.escape(method)}</th>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
-        body.append(f"<h2>{html.escape(table.heading)}</h2><div><table><tr>{head}</tr>{''.join(rows)}</table></div>")
-    body += [f"<p>{html.escape(note)}</p>" for note in notes]
-    return _PAGE.format(body="\n".join(body))
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Unseen: results</title>
-<style>
-:root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }}
-body {{ max-width: 70rem; margin: 2rem auto; padding: 0 1rem }}
-div {{ overflow-x: auto }}
-table {{ border-collapse: collapse }}
-th, td {{ padding: .35rem .8rem; border-bottom: 1px solid #8884; text-align: right; white-space: nowrap }}
-th:first-child {{ text-align: left }}
-h2 {{ font-size: 1.1rem; margin-top: 2rem }}
-</style></head><body><h1>Results</h1>
-{body}
-</body></html>
-"""

@@ -1,0 +1,35 @@
+"""`unseen export`: a model file with its card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unseen.cli.answers import answering, screen
+
+__all__ = ["export"]
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="folder of a finished run")],
+    to: Annotated[str, typer.Option("--to", help="onnx, torchscript or safetensors")],
+    out: Annotated[Path | None, typer.Option(help="folder for model and card; default export-FORMAT in the run's folder")] = None,
+    rule: Annotated[str, typer.Option(help="which round: source (best on source validation) or last")] = "source",
+    styles: Annotated[
+        bool, typer.Option("--styles", help="put each training site's style statistics into the card; ask the sites")
+    ] = False,
+) -> None:
+    """Write the model of a finished run with a model card, checked against torch on real images.
+
+    Example: unseen export runs/first --to onnx
+    """
+    with answering():
+        from unseen.deploy.card import read_card
+        from unseen.deploy.exporting import export as write
+
+        out = write(folder, to, out, rule=rule, styles=styles)
+        card = read_card(out)
+        checked = f"differs from torch by at most {card.checked['largest_difference']:.1e} on {card.checked['images']:.0f} images"
+        screen.print(f"{out / card.file} {checked}; what it is and is not for: {out / 'card.md'}", markup=False)

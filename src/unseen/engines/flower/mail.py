@@ -1,0 +1,35 @@
+"""Letters as Flower messages: the payload as one array of bytes (Flower cuts arrays into pieces), the rest beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from unseen.federation.letters import Sealed
+
+__all__ = ["MESSAGE_TYPE", "from_records", "to_records"]
+
+MESSAGE_TYPE = "query.unseen"
+
+
+def to_records(sealed: Sealed) -> Any:
+    array = Array(dtype="uint8", shape=(len(sealed.payload),), stype="unseen", data=sealed.payload)
+    return RecordDict(
+        {
+            "payload": ArrayRecord({"bytes": array}),
+            "letter": ConfigRecord({"header": sealed.header, "signature": sealed.signature}),
+        }
+    )
+
+
+def from_records(records: Any) -> Sealed | None:
+    """The letter in a message, or None if it holds none. The bytes of the array are taken as they are, never unpickled."""
+    try:
+        header, signature = records["letter"]["header"], records["letter"]["signature"]
+        payload = records["payload"]["bytes"].data
+    except (KeyError, TypeError, AttributeError):
+        return None
+    if not (isinstance(header, str) and isinstance(signature, bytes) and isinstance(payload, bytes)):
+        return None
+    return Sealed(header, payload, signature)

@@ -1,0 +1,231 @@
+"""The engine between machines: it asks the sites by letter, and counts an answer only after every check."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+from unseen.client import Client
+from unseen.engines.local import SCORING_ASK, RoundCohort, scored
+from unseen.engines.tasks import Place, path_of
+from unseen.errors import BadInput, NoReplies, RefusedReply
+from unseen.experiment import Experiment
+from unseen.federation.cards import Card, agree, refuse_bad_card, server_world
+from unseen.federation.checking import Checker, odd_ones_out, read_answer
+from unseen.federation.folder import Federation
+from unseen.federation.letters import Letter, Sealed, open_letter, seal
+from unseen.files import write_atomically
+from unseen.memory import Versions
+from unseen.method import Refused, task_types
+from unseen.payload import Payload
+from unseen.report.traffic import Traffic
+from unseen.scoring import Model, Scores
+from unseen.world import World
+
+__all__ = ["FILE_OF_MEMORY", "FederatedRun", "FederationEngine", "Post", "Terms", "federate"]
+
+D = TypeVar("D", bound=Payload)
+U = TypeVar("U", bound=Payload)
+FILE_OF_MEMORY = re.compile(r"[0-9a-f]{20}/[A-Za-z_][A-Za-z0-9_]{0,80}\.[0-9]{6}-[0-9-]{3}\.safetensors")
+
+
+class Post(Protocol):
+    """Carries letters to the sites and brings the answers, or says why none came."""
+
+    def exchange(self, letters: Mapping[str, Sealed], seconds: float) -> dict[str, Sealed | str]: ...
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the server waits for."""
+
+    deadline: float = 600.0  # seconds for one exchange
+    minimum_clients: int = 1  # usable answers without which a round does not count
+    most_bytes: int = 2**31 - 1  # of one answer
+
+
+@dataclass
+class SiteMemories:
+    """The sites keep their memories; the server keeps which version counts, and what must not be thrown away."""
+
+    versions: Versions = field(default_factory=dict)
+    keep: set[str] = field(default_factory=set)
+
+    def commit(self, client: str, staged: Mapping[str, str]) -> None:
+        if staged:
+            self.versions = {**self.versions, client: {**self.versions.get(client, {}), **staged}}
+
+    def holds(self, file: str) -> bool:
+        return True  # a site that lost it says so when it is asked
+
+    def sweep(self, *keep: Versions) -> None:
+        self.keep = {file for versions in (self.versions, *keep) for kinds in versions.values() for file in kinds.values()}
+
+
+class Correspondence:
+    """Signed questions to the sites of one federation, and their answers, each opened once and only if it fits the question."""
+
+    def __init__(self, federation: Federation, post: Post, terms: Terms) -> None:
+        self._federation, self._post, self._terms = federation, post, terms
+        self._key = federation.signing
+
+    def ask(self, questions: Mapping[str, Letter]) -> dict[str, Letter | Refused]:
+        sealed, asked = {}, {}
+        for client, question in questions.items():
+            asked[client] = {**question.header, "federation": self._federation.id, "to": client, "nonce": secrets.token_hex(16)}
+            sealed[client] = seal(Letter(asked[client], question.payload), self._key, "question")
+        replies = self._post.exchange(sealed, self._terms.deadline)
+        return {client: self._opened(client, asked[client], replies.get(client, "no answer")) for client in sorted(questions)}
+
+    def _opened(self, client: str, question: Mapping[str, Any], reply: Sealed | str) -> Letter | Refused:
+        if isinstance(reply, str):
+            return Refused(reply)
+        try:
+            letter = open_letter(reply, self._federation.public_key(client), "answer", self._terms.most_bytes)
+        except RefusedReply as refusal:
+            return Refused(str(refusal))
+        header = letter.header
+        if any(header.get(key) != question[key] for key in ("federation", "nonce", "run")) or header.get("from") != client:
+            return Refused("an answer to another question")
+        if header.get("status") != "ok":
+            return Refused(f"{header.get('status')} by the site: {header.get('reason')}"[:500])
+        return letter
+
+
+class FederationEngine:
+    """Answers a method's questions with the sites of a federation."""
+
+    def __init__(
+        self, world: World, schema: dict[str, Any], cards: Mapping[str, Card], letters: Correspondence, terms: Terms, run: str
+    ) -> None:
+        self.world, self.memory = world, SiteMemories()
+        self._schema, self._cards, self._letters, self._terms, self._run = schema, cards, letters, terms, run
+        self._checker = Checker(world)
+
+    def cohort(self, round_number: int) -> RoundCohort:
+        return RoundCohort(self, self.world.clients, round_number)
+
+    def score(self, round_number: int, model: Model) -> tuple[dict[str, Scores], Traffic]:
+        return scored(self, self.world, round_number, model)
+
+    def answers(
+        self, task: Callable[[D, Client], U], downs: Mapping[str, D], place: Place, shared: bool
+    ) -> Iterator[tuple[str, U | Refused]]:
+        path = path_of(task, self.world.experiment.method)
+        down_type, up_type = task_types(task)
+        for down in downs.values():
+            if type(down) is not down_type:
+                raise TypeError(f"{path} takes a {down_type.__name__}; it was asked with a {type(down).__name__}")
+        common = next(iter(downs.values())).to_bytes() if shared and downs else b""
+        questions = {name: Letter(self._header(name, path, place), common or downs[name].to_bytes()) for name in sorted(downs)}
+        replies = self._letters.ask(questions)
+        usable = {name: self._checked(name, reply, up_type, downs[name]) for name, reply in replies.items()}
+        self._refuse_odd(usable, up_type)
+        good = sum(not isinstance(answer, Refused) for answer in usable.values())
+        if place.ask != SCORING_ASK and good < min(self._terms.minimum_clients, len(downs)):
+            reasons = "; ".join(f"{name}: {answer.reason}" for name, answer in usable.items() if isinstance(answer, Refused))
+            raise NoReplies(
+                f"{good} of {len(downs)} clients gave a usable answer to {path}, {self._terms.minimum_clients} are needed ({reasons})"
+            )
+        for name in sorted(usable):
+            answer = usable.pop(name)
+            if not isinstance(answer, Refused):
+                self.memory.commit(name, cast(Letter, replies[name]).header["staged"])
+            del replies[name]
+            yield name, cast("U | Refused", answer)
+
+    def _header(self, client: str, path: str, place: Place) -> dict[str, Any]:
+        experiment = self.world.experiment
+        return {
+            "run": self._run,
+            "task": path,
+            "round": place.round,
+            "ask": place.ask,
+            "last": place.round >= experiment.rounds,
+            "clients": len(self.world.clients),
+            "experiment": experiment.description(),
+            "schema": self._schema,
+            "versions": self.memory.versions.get(client, {}),
+            "keep": sorted(self.memory.keep),
+        }
+
+    def _checked(self, client: str, reply: Letter | Refused, up_type: type[Payload], down: Payload) -> Payload | Refused:
+        if isinstance(reply, Refused):
+            return reply
+        try:
+            _refuse_bad_names(reply.header.get("staged"))
+            answer = read_answer(up_type, reply.payload)
+            self._checker.refuse_misfit(answer, down, self._cards[client]["samples"])
+        except RefusedReply as refusal:
+            return Refused(str(refusal))
+        return answer
+
+    def _refuse_odd(self, usable: dict[str, Payload | Refused], up_type: type[Payload]) -> None:
+        good = {name: answer for name, answer in usable.items() if not isinstance(answer, Refused)}
+        usable |= {name: Refused(reason) for name, reason in odd_ones_out(good).items()}
+
+
+def _refuse_bad_names(staged: Any) -> None:
+    fits = (
+        isinstance(staged, dict) and len(staged) <= 100 and all(isinstance(f, str) and FILE_OF_MEMORY.fullmatch(f) for f in staged.values())
+    )
+    if not fits or not all(kind.isidentifier() for kind in staged):
+        raise RefusedReply("names memories in a way that is not taken")
+
+
+@dataclass(frozen=True)
+class FederatedRun:
+    """A run whose clients are the sites of a federation."""
+
+    world: World
+    _schema: dict[str, Any]
+    _cards: Mapping[str, Card]
+    _letters: Correspondence
+    _terms: Terms
+
+    def engine(self, run: Path) -> FederationEngine:
+        return FederationEngine(self.world, self._schema, self._cards, self._letters, self._terms, _name_of_run(run))
+
+
+def federate(experiment: Experiment, federation: Federation, post: Post, terms: Terms, say: Callable[[str], None]) -> FederatedRun:
+    """Ask the sites who they are, and make the run's world of their cards."""
+    if experiment.partition != "per-domain" or experiment.protocol != "leave-one-domain-out" or experiment.held_out:
+        raise BadInput("between machines every site is a client: partition, protocol and held_out cannot be chosen")
+    letters = Correspondence(federation, post, terms)
+    hello = {"run": "", "task": "hello", "seed": experiment.seed, "validation": experiment.validation}
+    replies = letters.ask({client: Letter(hello) for client in federation.clients})
+    cards: dict[str, Card] = {}
+    for client, reply in replies.items():
+        try:
+            cards[client] = refuse_bad_card(reply.header.get("card") if isinstance(reply, Letter) else None)
+        except BadInput:
+            say(f"{client} does not take part: {reply.reason if isinstance(reply, Refused) else 'its card cannot be read'}")
+    wanted = {s.strip() for s in experiment.sources.split(",")} if experiment.sources else None
+    cards = {name: card for name, card in cards.items() if card["evaluates"] or wanted is None or name in wanted}
+    _refuse_unfit(experiment, cards, wanted, terms)
+    schema = agree(str(experiment.data), cards)
+    return FederatedRun(server_world(experiment, schema, cards), schema, cards, letters, terms)
+
+
+def _refuse_unfit(experiment: Experiment, cards: Mapping[str, Card], wanted: set[str] | None, terms: Terms) -> None:
+    training = [name for name, card in cards.items() if not card["evaluates"]]
+    problems = []
+    if len(training) < max(1, terms.minimum_clients):
+        problems.append(f"{len(training)} sites are there to train; {max(1, terms.minimum_clients)} are needed")
+    if experiment.target is not None and not cards.get(experiment.target, {}).get("evaluates"):
+        problems.append(f"the target {experiment.target!r} must be a site that joined with --evaluate-only")
+    problems += [f"source {name!r} is not there" for name in sorted((wanted or set()) - set(cards))]
+    if problems:
+        raise BadInput(problems)
+
+
+def _name_of_run(run: Path) -> str:
+    """The name under which sites keep their memories of this run: the same after a resume."""
+    file = run / "federation-run"
+    if not file.exists():
+        write_atomically(file, secrets.token_hex(16))
+    return file.read_text().strip()

@@ -1,0 +1,132 @@
+"""Clipping and Gaussian noise at the site, and how much privacy was spent.
+
+One answer is one use of the Gaussian mechanism with noise multiplier z (standard deviation z times the clipping norm). Its Renyi
+divergence of order a is a / (2 z^2) (Mironov, "Renyi differential privacy", 2017, Corollary 3); over T answers the divergences add
+up, and epsilon = min over a of T a / (2 z^2) + log(1 / delta) / (a - 1), attained at a = 1 + sqrt(2 z^2 log(1 / delta) / T).
+
+The unit of protection is the site: what an answer would be with other data altogether. Noise comes from the operating system's
+randomness, not from the run's seed, which the server knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import secrets
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from unseen.codec import State
+from unseen.federation.policy import Privacy, Rejected
+from unseen.files import write_atomically
+from unseen.payload import Payload, carried
+
+__all__ = ["Accountant", "epsilon", "privatised"]
+
+
+def epsilon(answers: int, noise: float, delta: float) -> float:
+    """What `answers` uses of the Gaussian mechanism spend.
+
+    >>> round(epsilon(1, 1.0, 1e-5), 3), epsilon(0, 1.0, 1e-5), epsilon(1, 0.0, 1e-5)
+    (5.298, 0.0, inf)
+    """
+    if answers == 0:
+        return 0.0
+    if noise == 0:
+        return math.inf
+    rate = answers / (2 * noise**2)
+    return rate + 2 * math.sqrt(rate * math.log(1 / delta))
+
+
+class Accountant:
+    """Counts a site's answers by run, on its disk."""
+
+    def __init__(self, privacy: Privacy, file: Path) -> None:
+        self._privacy, self._file = privacy, file
+        self._answers: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
+
+    def refuse_overspent(self, run: str) -> None:
+        """Before the work is done: one more answer must not exceed what the policy allows."""
+        total = epsilon(sum(self._answers.values()) + 1, self._privacy.noise, self._privacy.delta)
+        if total > self._privacy.most_epsilon:
+            raise Rejected(f"privacy: epsilon would be {total:.2f}, at most {self._privacy.most_epsilon:g} may be spent")
+
+    def spend(self, run: str) -> float:
+        """Note one more answer before it leaves; the epsilon of all answers so far."""
+        self._answers[run] = self._answers.get(run, 0) + 1
+        write_atomically(self._file, json.dumps(self._answers))
+        return epsilon(sum(self._answers.values()), self._privacy.noise, self._privacy.delta)
+
+
+def privatised(up: Payload, down: Payload, privacy: Privacy) -> Payload:
+    """An answer whose difference from the question, all fields together, is clipped and noised.
+
+    Integer buffers stay what they were in the question. Counts leave as they are: they are on the site's card already.
+    """
+    rng = torch.Generator().manual_seed(secrets.randbits(63))
+    kinds = {c.field: c.kind for c in carried(up)}
+    flat: list[Tensor] = []
+    bases = _states(down)
+    for name in kinds:
+        flat += [change for _, change in _changes(getattr(up, name), bases)]
+    norm = math.sqrt(sum(float(t.double().square().sum()) for t in flat))
+    factor = min(1.0, privacy.clip / norm) if norm > 0 else 1.0
+
+    def noisy(change: Tensor) -> Tensor:
+        noise = torch.randn(change.shape, generator=rng, dtype=torch.float64) * (privacy.noise * privacy.clip)
+        return (change.double() * factor + noise).to(change.dtype)
+
+    private: Payload = dataclasses.replace(cast(Any, up), **{name: _rebuilt(getattr(up, name), bases, noisy) for name in kinds})
+    return private
+
+
+def _states(down: Payload) -> list[State]:
+    values = [getattr(down, f.name) for f in dataclasses.fields(cast(Any, down))]
+    return [v for v in values if isinstance(v, dict) and v and all(isinstance(t, Tensor) for t in v.values())]
+
+
+def _base(state: State, bases: list[State]) -> State:
+    """The weights in the question that these were trained from; zeros where there are none."""
+    for base in bases:
+        if state.keys() <= base.keys() and all(base[k].shape == v.shape for k, v in state.items()):
+            return base
+    return {k: torch.zeros_like(v) for k, v in state.items()}
+
+
+def _changes(value: Any, bases: list[State]) -> list[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        return [("", value)]
+    if isinstance(value, float):
+        return [("", torch.tensor(value, dtype=torch.float64))]
+    if isinstance(value, list):
+        return [("", torch.tensor(value, dtype=torch.float64))]
+    if isinstance(value, dict) and value and all(isinstance(v, float) for v in value.values()):
+        return [("", torch.tensor(list(value.values()), dtype=torch.float64))]
+    if isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values()):
+        base = _base(value, bases)
+        return [(k, v - base[k]) for k, v in value.items() if v.is_floating_point()]
+    if isinstance(value, dict):
+        return [pair for inner in value.values() for pair in _changes(inner, bases)]
+    return []
+
+
+def _rebuilt(value: Any, bases: list[State], noisy: Any) -> Any:
+    if isinstance(value, Tensor):
+        return noisy(value)
+    if isinstance(value, float):
+        return float(noisy(torch.tensor(value, dtype=torch.float64)))
+    if isinstance(value, list):
+        return noisy(torch.tensor(value, dtype=torch.float64)).tolist()
+    if isinstance(value, dict) and value and all(isinstance(v, float) for v in value.values()):
+        numbers = noisy(torch.tensor(list(value.values()), dtype=torch.float64)).tolist()
+        return dict(zip(value, numbers, strict=True))
+    if isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values()):
+        base = _base(value, bases)
+        return {k: base[k] + noisy(v - base[k]) if v.is_floating_point() else base[k].clone() for k, v in value.items()}
+    if isinstance(value, dict):
+        return {k: _rebuilt(v, bases, noisy) for k, v in value.items()}
+    return value

@@ -1,0 +1,76 @@
+"""The worker of a site: holds data, networks and keys in memory, and answers letters on its standard streams.
+
+`python -m unseen.federation.worker`. The process that talks to the network never sees the data; this one never sees the network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+from unseen.data import DATASETS, load
+from unseen.data.check import check
+from unseen.data.domain import DomainDataset
+from unseen.errors import BadInput
+from unseen.federation.desk import Desk
+from unseen.federation.folder import open_kit
+from unseen.federation.letters import Sealed
+from unseen.federation.policy import read_policy
+from unseen.frames import read_frame, write_frame
+
+__all__ = ["main", "site_data"]
+
+
+def site_data(spec: str, domain: str | None, client: str, size: int | None = None) -> DomainDataset:
+    """The one domain that a site holds, under the site's name."""
+    dataset = load(spec, size=size)
+    if domain is None and len(dataset.domains) > 1:
+        where = "a data set of several sites" if spec in DATASETS else "several folders of domains"
+        raise BadInput(f"{spec} holds {where} ({', '.join(dataset.names)}); say which is yours with --domain")
+    own = dataset[domain] if domain is not None else dataset.domains[0]
+    return dataclasses.replace(dataset, domains=(dataclasses.replace(own, name=client),))
+
+
+def _set_up(settings: dict[str, Any]) -> tuple[Desk, dict[str, Any]]:
+    folder = Path(settings["folder"])
+    kit = open_kit(Path(settings["kit"]), folder)
+    dataset = site_data(settings["data"], settings["domain"], kit.client, settings["size"])
+    report = check(dataset)
+    if not report.ok:
+        raise BadInput([f"the data: {finding.message}" for finding in report.errors])
+    policy = read_policy(Path(settings["policy"]) if settings["policy"] else None)
+    desk = Desk(kit, dataset, policy, folder, settings["evaluates"], settings["device"])
+    return desk, {"samples": len(dataset.domains[0]), "warnings": [finding.message for finding in report.warnings]}
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ends when its pipe does
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    answers: IO[bytes] = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a method prints must not land among the answers
+    settings, _ = read_frame(sys.stdin.buffer)
+    try:
+        desk, about = _set_up(settings)
+    except BadInput as bad:
+        write_frame(answers, {"bad_input": bad.problems})
+        return
+    write_frame(answers, about)
+    while True:
+        try:
+            header, payload = read_frame(sys.stdin.buffer)
+        except EOFError:
+            return
+        sealed = desk.answer(Sealed(header["header"], payload, bytes.fromhex(header["signature"])))
+        try:
+            write_frame(answers, {"header": sealed.header, "signature": sealed.signature.hex()}, sealed.payload)
+        except BrokenPipeError:
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""The page: everything about a folder of runs in one HTML file that needs nothing else to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unseen.errors import BadInput
+from unseen.report.charts import COLOURS, line_chart
+from unseen.report.collect import Collected, Run
+from unseen.report.select import RULES, Rule
+from unseen.report.statistics import Comparison, compare, interval_of, scores_by_method
+from unseen.report.summary import client_bytes, companion_of, curves, partitions, round_bytes, settings, time_split, traffic
+from unseen.report.tables import AVERAGE, Stat, Table, comparison
+
+__all__ = ["page_environment", "render_page", "size_text"]
+
+_ALL_PAIRS = 8  # methods; with more, each is compared with the best alone
+
+
+@dataclass(frozen=True)
+class Ruled:
+    """What depends on the selection rule."""
+
+    rule: Rule
+    table: Table
+    companion: str
+    companions: dict[str, Stat]
+    tests: list[Comparison]
+    against: str | None
+
+
+def render_page(found: Collected, title: str, *, live: bool = False) -> str:
+    """The page as text. `live` makes it ask its server now and then whether there is something new."""
+    template = page_environment("unseen.report").get_template("page.html.j2")
+    runs, finished = found.runs, found.finished
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(run.name for run in runs))}
+    common, own, departures = settings(runs)
+    metric = str(runs[0].about["metric"])
+    charts = curves(runs, numbers)
+    counted = finished or runs
+    page: str = template.render(
+        title=title,
+        live=live,
+        notes=found.notes,
+        runs=runs,
+        finished=len(finished),
+        numbers=numbers,
+        colours=COLOURS,
+        metric=metric,
+        ruled=_ruled(finished),
+        paper=found.paper_numbers,
+        average=AVERAGE,
+        curves={name: line_chart(lines, "round", f"{metric}, %") for name, lines in charts.items()},
+        bytes_chart=line_chart(round_bytes(counted, numbers), "round", "MB from all clients", zero=True),
+        traffic=traffic(counted),
+        by_client=client_bytes(counted),
+        times=time_split(counted),
+        partitions=partitions(runs),
+        common=common,
+        own=own,
+        departures=departures,
+    )
+    return page
+
+
+def _ruled(runs: Sequence[Run]) -> list[Ruled]:
+    cells = [run.cell for run in runs]
+    result = []
+    for rule in RULES.values() if runs else ():
+        table = comparison(cells, rule.name)
+        if not table.columns:
+            continue
+        companion, companions = companion_of(runs, rule.name)
+        against = _best(table) if len(table.rows) > _ALL_PAIRS else None
+        tests = compare(scores_by_method(cells, rule.name), against)
+        result.append(Ruled(rule, table, companion.title if companion else "", companions, tests, against))
+    return result
+
+
+def _best(table: Table) -> str:
+    column = AVERAGE if AVERAGE in table.columns else table.columns[0]
+    return max(table.rows, key=lambda name: table.rows[name][column].mean if column in table.rows[name] else float("-inf"))
+
+
+def page_environment(package: str) -> Any:
+    """Templates of a package: everything put into them is escaped, and a name that is not there is an error."""
+    try:
+        import jinja2
+    except ImportError as error:
+        raise BadInput("the page needs jinja2, which is not installed; install it with: pip install 'unseen[report]'") from error
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(package, "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"size": size_text, "p": _p_text, "interval": _interval_text}
+    return environment
+
+
+def size_text(number: float) -> str:
+    """Bytes for people.
+
+    >>> [size_text(n) for n in (12, 4_300, 45_100_000)]
+    ['12 B', '4.3 kB', '45.1 MB']
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.1f} {unit}"
+    return f"{number:.0f} B"
+
+
+def _p_text(value: float | None) -> str:
+    return "–" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _interval_text(stat: Stat) -> str:
+    bounds = interval_of(stat)
+    return f"{bounds[0]:.1f} to {bounds[1]:.1f}" if bounds else ""

@@ -1,0 +1,201 @@
+"""What runs did besides their scores, gathered by method: learning curves, traffic, time, partitions, settings."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unseen.report.charts import Line
+from unseen.report.collect import Run
+from unseen.report.select import RULES
+from unseen.report.tables import Stat
+
+__all__ = ["Companion", "Sent", "client_bytes", "companion_of", "curves", "partitions", "round_bytes", "settings", "time_split", "traffic"]
+
+
+@dataclass(frozen=True)
+class Companion:
+    """The metric that stands beside the main one: calibration for classes, the surface distance for masks. Lower is better."""
+
+    key: str
+    title: str
+    scale: float
+
+
+_COMPANIONS = {"accuracy": Companion("ece", "ECE", 100.0), "dice": Companion("hd95", "HD95", 1.0)}
+
+
+def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.name, []).append(run)
+    return groups
+
+
+def companion_of(runs: Sequence[Run], rule: str) -> tuple[Companion | None, dict[str, Stat]]:
+    """Each method's companion metric: the mean over the unseen domains of a seed, then over seeds."""
+    metric = runs[0].records[0]["metric"] if runs else ""
+    companion = _COMPANIONS.get(metric)
+    if companion is None:
+        return None, {}
+    rows = {}
+    for name, group in by_method(runs).items():
+        seeds: dict[int, list[float]] = {}
+        for run in group:
+            index = RULES[rule].picks(run.records)
+            targets = run.records[index]["target"].values() if index is not None else ()
+            seeds.setdefault(run.seed, []).extend(companion.scale * row[companion.key] for row in targets if companion.key in row)
+        means = [statistics.fmean(values) for values in seeds.values() if values]
+        if means:
+            rows[name] = Stat.of(means)
+    return companion, rows
+
+
+def curves(runs: Sequence[Run], numbers: Mapping[str, int]) -> dict[str, list[Line]]:
+    """By unseen domain: each method's mean over its finished seeds with their range, and every unfinished run alone."""
+    finished: dict[tuple[str, str], list[list[float]]] = {}
+    charts: dict[str, list[Line]] = {}
+    for run in runs:
+        for target in run.about["targets"]:
+            title = target if target == run.fold else f"{run.fold} → {target}"
+            lines = charts.setdefault(title, [])
+            values = [
+                (r["round"], 100 * r["target"][target][r["metric"]]) for r in run.records if r["metric"] in r["target"].get(target, {})
+            ]
+            if run.finished:
+                finished.setdefault((title, run.name), []).append([y for _, y in values])
+            else:
+                lines.append(
+                    Line(f"{run.name}, seed {run.seed}: {len(values)} of {run.rounds} rounds", numbers[run.name], values, open=True)
+                )
+    for (title, name), rows in finished.items():
+        steps = list(zip(*rows, strict=False))  # as many rounds as the shortest has
+        points = [(number, statistics.fmean(values)) for number, values in enumerate(steps, 1)]
+        band = [(min(values), max(values)) for values in steps] if len(rows) > 1 else []
+        charts[title].append(Line(f"{name} ({len(rows)} seed{'s' if len(rows) > 1 else ''})", numbers[name], points, band))
+    return charts
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What one field carried, over the runs of a method. Bytes a message are one client's, bytes in all are those of one whole run."""
+
+    method: str
+    direction: str
+    kind: str
+    field: str
+    grows: bool
+    a_message: float
+    in_all: float
+
+
+def traffic(runs: Sequence[Run]) -> list[Sent]:
+    rows = []
+    for name, group in by_method(runs).items():
+        totals: dict[tuple[str, str, str, bool], int] = {}
+        messages: dict[tuple[str, str, str, bool], int] = {}
+        for row in (row for run in group for record in run.records for row in record["travelled"]):
+            key = (row["direction"], row["kind"], f"{row['task']}: {row['field']}", bool(row["grows"]))
+            totals[key] = totals.get(key, 0) + row["bytes"] * len(row["clients"])
+            messages[key] = messages.get(key, 0) + len(row["clients"])
+        rows += [
+            Sent(name, *key, a_message=totals[key] / messages[key], in_all=totals[key] / len(group))
+            for key in sorted(totals, key=lambda key: (key[0] == "received", -totals[key]))
+        ]
+    return rows
+
+
+def client_bytes(runs: Sequence[Run]) -> dict[str, dict[str, tuple[float, float]]]:
+    """By method and client: bytes that left it and that reached it, the mean over the runs in which it took part."""
+    table: dict[str, dict[str, tuple[float, float]]] = {}
+    for name, group in by_method(runs).items():
+        sums: dict[str, list[float]] = {}
+        part_in: dict[str, int] = {}
+        for run in group:
+            here: set[str] = set()
+            for row in (row for record in run.records for row in record["travelled"]):
+                for client in row["clients"]:
+                    sums.setdefault(client, [0.0, 0.0])[row["direction"] != "sent"] += row["bytes"]
+                    here.add(client)
+            for client in here:
+                part_in[client] = part_in.get(client, 0) + 1
+        table[name] = {client: (sums[client][0] / part_in[client], sums[client][1] / part_in[client]) for client in sorted(sums)}
+    return table
+
+
+def round_bytes(runs: Sequence[Run], numbers: Mapping[str, int]) -> list[Line]:
+    """Bytes that left all clients in each round, in MB: the mean over a method's runs."""
+    lines = []
+    for name, group in by_method(runs).items():
+        rows = [
+            [sum(row["bytes"] * len(row["clients"]) for row in r["travelled"] if row["direction"] == "sent") / 1e6 for r in run.records]
+            for run in group
+        ]
+        points = [(number, statistics.fmean(values)) for number, values in enumerate(zip(*rows, strict=False), 1)]
+        lines.append(Line(name, numbers[name], points))
+    return lines
+
+
+def time_split(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
+    """By method: mean seconds of a round, by what they were spent on."""
+    table = {}
+    for name, group in by_method(runs).items():
+        timings = [timing for run in group for timing in run.timings]
+        if timings:
+            parts = [key for key in timings[0] if key != "round"]
+            table[name] = {key: statistics.fmean(t[key] for t in timings if key in t) for key in parts}
+    return table
+
+
+def partitions(runs: Sequence[Run]) -> list[tuple[str, dict[str, dict[str, Any]]]]:
+    """Every division of the samples that occurs, with the folds and seeds it was used in."""
+    found: dict[str, tuple[str, list[int], dict[str, dict[str, Any]]]] = {}
+    for run in runs:
+        clients = run.about.get("clients", {})
+        _, seeds, _ = found.setdefault(f"{run.fold} {clients}", (run.fold, [], clients))
+        seeds += [run.seed] if run.seed not in seeds else []
+    return [(f"unseen: {fold}; {_listed(sorted(seeds))}", clients) for fold, seeds, clients in found.values()]
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
+
+
+_VARIES = ("seed", "target", "source", "label")  # what a table's columns and seeds vary by design
+
+
+def settings(runs: Sequence[Run]) -> tuple[dict[str, str], dict[str, dict[str, str]], dict[str, dict[str, tuple[str, str]]]]:
+    """What all runs share; by method, what is its own (all values that occur); by method, where it departs from its paper."""
+    flat = {name: [_flat(run) for run in group] for name, group in by_method(runs).items()}
+    tables = [table for group in flat.values() for table in group]
+    common = {key: value for key, value in tables[0].items() if all(table.get(key) == value for table in tables)}
+    own = {
+        name: {
+            key: " | ".join(dict.fromkeys(table[key] for table in group if key in table))
+            for key in dict.fromkeys(key for table in group for key in table)
+            if key not in common
+        }
+        for name, group in flat.items()
+    }
+    departures = {
+        name: {key: (_text(a), _text(b)) for run in group for key, (a, b) in run.about.get("departures", {}).items()}
+        for name, group in by_method(runs).items()
+    }
+    return common, own, departures
+
+
+def _flat(run: Run) -> dict[str, str]:
+    experiment = run.about["experiment"]
+    values = {key: value for key, value in experiment.items() if key not in (*_VARIES, "set")}
+    values |= {f"set.{key}": value for key, value in experiment["set"].items()}
+    values |= {f"version of {key}": value for key, value in run.about.get("versions", {}).items()}
+    return {key: _text(value) for key, value in values.items()}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        options = ", ".join(f"{k}={_text(v)}" for k, v in value.items() if k != "name")
+        return f"{value.get('name', '')}({options})" if options else str(value.get("name", ""))
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

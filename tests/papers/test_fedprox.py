@@ -1,0 +1,43 @@
+"""FedProx: its local step by hand, and FedAvg inside it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from one_client import Fixed, LinearNet, batch_of, client_of, images
+from unseen import Experiment, FedAvg, FedProx
+from unseen.codec import same_bits
+from unseen.data.domain import DomainDataset
+from unseen.method import Global
+from unseen.methods.fedprox import Down, Up
+from unseen.training import Silent, train
+
+
+def test_local_steps_descend_the_loss_and_the_proximal_term() -> None:
+    """g = (softmax - one-hot) x^T / n + mu (w - w_t), in closed form for a linear net."""
+    domain, mu, lr = images(), 2.0, 0.2
+    x, y = batch_of(domain)
+    torch.manual_seed(0)
+    state = {k: v.detach().clone() for k, v in LinearNet(4, 3).state_dict().items()}
+    weight, bias = state["fc.weight"], state["fc.bias"]
+    for _ in range(3):
+        error = (x.flatten(1) @ weight.T + bias).softmax(1) - F.one_hot(y, 3)
+        slope_w, slope_b = error.T @ x.flatten(1) / len(y), error.mean(0)
+        weight = weight - lr * (slope_w + mu * (weight - state["fc.weight"]))
+        bias = bias - lr * (slope_b + mu * (bias - state["fc.bias"]))
+    method = FedProx(mu=mu, lr=lr, steps=3, batch=12, optimizer="sgd")
+    up = method.train(Down(model=state), client_of(domain, lambda: LinearNet(4, 3)))
+    assert torch.allclose(up.model["fc.weight"], weight, atol=1e-6) and torch.allclose(up.model["fc.bias"], bias, atol=1e-6)
+    assert up.samples == 12
+
+
+def test_without_the_term_it_is_fedavg_to_the_bit(tiny: DomainDataset) -> None:
+    one = train(Experiment(FedProx(mu=0.0, batch=9, lr=0.01), tiny, "c", rounds=2), None, watch=Silent())
+    two = train(Experiment(FedAvg(batch=9, lr=0.01), tiny, "c", rounds=2), None, watch=Silent())
+    assert same_bits(one.state, two.state)
+
+
+def test_the_mean_is_weighted_by_samples_and_leaves_out_who_is_missing() -> None:
+    ups = {"a": Up(model={"w": torch.tensor([1.0])}, samples=1), "b": "gone", "c": Up(model={"w": torch.tensor([4.0])}, samples=2)}
+    assert FedProx().round(Global({"w": torch.zeros(1)}), Fixed(ups)).model["w"].item() == 3.0
