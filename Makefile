@@ -6,16 +6,23 @@ EXTRAS := dev,report,medical,h5,flower,export
 
 .PHONY: setup demo test check format lint types clean
 
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
 setup: $(VENV)/.done
 
-$(VENV)/.done: pyproject.toml constraints.txt
+# The package alone is enough for the demo; `setup` adds the extras and the development tools.
+$(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[$(EXTRAS)]"
+	$(PIP) torch
+	$(PIP) hatchling editables
+	$(PIP) --no-build-isolation -e .
 	touch $@
 
-demo: setup
+$(VENV)/.done: $(VENV)/.base
+	$(PIP) --no-build-isolation -e ".[$(EXTRAS)]"
+	touch $@
+
+demo: $(VENV)/.base
 	$(BIN)/unseen bench experiments/demo.toml --out runs/demo --seeds 0
 
 test: setup

@@ -43,7 +43,9 @@ def main() -> None:
         rows.append(json.loads(out))
         row = rows[-1]
         per_task = 1e3 * row["seconds"] / row["rounds"] / clients
-        print(f"{clients:5d} clients: peak {row['peak_mb']:6.0f} MB, {per_task:6.2f} ms a client and round (training and scoring)", flush=True)
+        print(
+            f"{clients:5d} clients: peak {row['peak_mb']:6.0f} MB, {per_task:6.2f} ms a client and round (training and scoring)", flush=True
+        )
     print(f"memory, {COUNTS[-1]} clients against {COUNTS[0]}: ratio {rows[-1]['peak_mb'] / rows[0]['peak_mb']:.2f}")
     first, last = (row["seconds"] / row["rounds"] / row["clients"] for row in (rows[0], rows[-1]))
     print(f"time a client and round, {COUNTS[-1]} clients against {COUNTS[0]}: ratio {last / first:.2f}")

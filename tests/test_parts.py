@@ -8,7 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tiny_settings import SETTINGS
 from unseen import BadInput, Experiment, FedAvg, FedSB
+from unseen.codec import same_bits
 from unseen.data.domain import DomainDataset
 from unseen.experiment import departures, read_experiment
 from unseen.methods import METHODS
@@ -18,6 +20,7 @@ from unseen.parts.sam import SAM
 from unseen.parts.views import RandConv, predictions, repeat_labels, task_loss, views_of
 from unseen.settings import part
 from unseen.task import Classification, Segmentation
+from unseen.training import Silent, train
 from unseen.world import build_world
 
 
@@ -32,7 +35,18 @@ def test_which_method_takes_which_part() -> None:
         assert takes["views"] == ["randconv"] and takes["mixstyle"] == ["mixstyle"] and takes["sam"] == ["sam"], name
     assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv"]
     assert parts_of(METHODS["fedgca"]) == {}
-    assert {"mean", "uniform", "cea", "sha"} <= set(parts_of(METHODS["fedavg"])["aggregation"])
+    assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "sam"} and set(parts_of(METHODS["fedadg"])) == {"aggregation"}
+    for name in ("elcfs", "fedadg", "fedavg", "feddag", "fedprox", "fedsam", "fedsb"):
+        assert parts_of(METHODS[name])["aggregation"] == ["mean", "uniform", "cea", "sha"], name
+
+
+@pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if "sam" in parts_of(cls)])
+def test_sharpness_aware_steps_act_in_every_method_and_without_a_climb_are_plain(name: str, tiny: DomainDataset) -> None:
+    plain, flat, climbing = (
+        train(Experiment(METHODS[name](**{**SETTINGS[name].values, "sam": sam}), tiny, "c", rounds=2), None, watch=Silent()).state
+        for sam in (None, SAM(rho=0.0), SAM(rho=0.2))
+    )
+    assert same_bits(flat, plain) and not same_bits(climbing, plain)
 
 
 def test_an_impossible_pair_is_refused() -> None:

@@ -19,6 +19,7 @@ from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput
 from unseen.report.select import RULES
 from unseen.training import Result, Silent, train
+from unseen.world import World
 
 FILES = ("records.jsonl", "model.safetensors", "best.safetensors", "run.json")
 
@@ -26,6 +27,10 @@ FILES = ("records.jsonl", "model.safetensors", "best.safetensors", "run.json")
 class Listening(Silent):
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.done: list[int] = []
+
+    def begin(self, world: World, done: int) -> None:
+        self.done.append(done)
 
     def say(self, message: str) -> None:
         self.said.append(message)
@@ -103,6 +108,8 @@ def test_a_file_cut_short_sends_the_run_back(tiny: DomainDataset, tmp_path: Path
     go(tiny, tmp_path / "run", resume=True, watch=watch)
     assert contents(tmp_path / "run") == whole
     assert bool(watch.said) == (name != "timings.jsonl")
+    if name == "checkpoint.safetensors":
+        assert watch.done == [2]  # the checkpoint before it was kept
 
 
 def test_garbage_in_the_records_sends_the_run_back(tiny: DomainDataset, tmp_path: Path, whole: dict[str, bytes]) -> None:

@@ -17,6 +17,7 @@ LEAVES = {
     "elcfs-masks": {("spectra", "low"), ("train", "model"), ("train", "samples")},
     "elcfs-released": {("spectra", "low"), ("train", "model"), ("train", "samples")},
     "elcfs-sha": {("spectra", "low"), ("train", "model"), ("train", "perturbed"), ("assess", "losses")},
+    "elcfs+sam": {("spectra", "low"), ("train", "model"), ("train", "samples")},
     "elcfs-no-interpolation": {("train", "model"), ("train", "samples")},
     "elcfs-no-episodes": {("spectra", "low"), ("train", "model"), ("train", "samples")},
     "fedadg": {("train", "model"), ("train", "generator")},

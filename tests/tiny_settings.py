@@ -42,6 +42,7 @@ SETTINGS: dict[str, Case] = {
     "elcfs-masks": Case("elcfs", {"lr": 0.02, "batch": 4, "alpha": 0.1}, task="segmentation", rounds=8, reaches=0.6),
     "elcfs-released": Case("elcfs", {**own("elcfs", "released"), "lr": 0.02, "batch": 4}, task="segmentation", rounds=8, reaches=0.6),
     "elcfs-sha": Case("elcfs", {"lr": 0.02, "batch": 8, "alpha": 0.2, "aggregation": SHA(rho=1e-3)}),
+    "elcfs+sam": Case("elcfs", {"lr": 0.02, "batch": 4, "alpha": 0.1, "sam": SAM()}, task="segmentation", rounds=8, reaches=0.5),
     "elcfs-no-interpolation": Case("elcfs", {"lr": 0.02, "batch": 8, "interpolate": False}),
     "elcfs-no-episodes": Case(
         "elcfs", {"lr": 0.02, "batch": 4, "episodic": False, "gamma": 0.0}, task="segmentation", rounds=8, reaches=0.6

@@ -55,7 +55,7 @@ class Setting:
         """The value as its declared type, and what is wrong with it ('' for nothing)."""
         hint, optional = _plain(self.type)
         expected = self.expected()
-        if value is None and optional:
+        if optional and (value is None or (value == "none" and hint is not str)):  # TOML has no null
             return None, ""
         if isinstance(hint, type) and issubclass(hint, Configured):
             return (value, "") if isinstance(value, hint) else (value, f"{self.name} is {value!r}; expected {expected}")

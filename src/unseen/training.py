@@ -49,7 +49,8 @@ class Watch(Protocol):
 class Elsewhere(Protocol):
     """Clients on other machines: the world as the server may know it, and the engine that asks them for the run in a folder."""
 
-    world: World
+    @property
+    def world(self) -> World: ...
 
     def engine(self, run: Path) -> Engine: ...
 
@@ -199,7 +200,7 @@ def _one_round(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, 
     model = method.model(state)
     scores, scoring = engine.score(number, Model(model=model))
     travelled = [*at.before, *cohort.traffic.rows()]
-    record = make_record(world, number, scores, travelled, scoring, cohort.missing, method.notes(state))
+    record = make_record(world, number, scores, travelled, scoring, cohort.missing, {**method.notes(state), **engine.notes()})
     best = at.best
     if better(source_score(record), best):
         best = source_score(record)

@@ -23,8 +23,8 @@ def test_weighted_by_hand() -> None:
 def test_plain_by_hand_with_counters() -> None:
     a = {"w": torch.tensor([1.0]), "n": torch.tensor(7)}
     b = {"w": torch.tensor([2.0]), "n": torch.tensor(5)}
-    result = mean([a, b])
-    assert result["w"].item() == 1.5 and result["n"].item() == 7 and result["n"].dtype == torch.int64
+    for result in (mean([a, b]), mean([b, a])):
+        assert result["w"].item() == 1.5 and result["n"].item() == 7 and result["n"].dtype == torch.int64
 
 
 @given(st.integers(1, 50), st.integers(0, 100))

@@ -16,7 +16,7 @@ from unseen.data.domain import DomainDataset
 from unseen.engines.tasks import Place, TaskRunner
 from unseen.memory import MemoryStore
 from unseen.method import state_of
-from unseen.methods.fedadg import Kept, Shared
+from unseen.methods.fedadg import Down, Kept, Up
 from unseen.ops import adversarial as ops
 from unseen.parts.aggregation import Uniform
 from unseen.randomness import generator as seeded
@@ -31,15 +31,15 @@ class Bench:
     world: World
     memory: MemoryStore
 
-    def run(self, down: Shared, client: str = "a", number: int = 1) -> Shared:
+    def run(self, down: Down, client: str = "a", number: int = 1) -> Up:
         task = self.world.experiment.method.train  # type: ignore[attr-defined]
         up, staged = TaskRunner(self.world).run(task, down, client, Place(number, 1), self.memory)
         self.memory.commit(client, staged)
-        assert isinstance(up, Shared)
+        assert isinstance(up, Up)
         return up
 
-    def down(self) -> Shared:
-        return Shared(model=self.world.fresh("task"), generator=self.world.fresh("generator"))
+    def down(self) -> Down:
+        return Down(model=self.world.fresh("task"), generator=self.world.fresh("generator"))
 
     def keep(self, momentum: float | None = None, client: str = "a") -> Kept:
         """Give the client a discriminator, and momentum for it."""
@@ -88,7 +88,7 @@ def leaves_of(state: State) -> State:
 class ByHand:
     """Steps c5, c7 and c8 on one batch, with Eq. 2 to 5 written out."""
 
-    def __init__(self, b: Bench, down: Shared, kept: Kept) -> None:
+    def __init__(self, b: Bench, down: Down, kept: Kept) -> None:
         self.method: Any = b.world.experiment.method
         self.net = b.world.builders["task"]()
         self.net.load_state_dict(down.model)
@@ -167,7 +167,7 @@ def test_without_generator_and_discriminator_the_alignment_epochs_classify_with_
     """Half the loss is half the learning rate."""
     half = bench(tiny, tmp_path, adversary=False, lambda1=0.5, lr_f=0.1, classification_epochs=0, alignment_epochs=2)
     whole = bench(tiny, tmp_path, adversary=False, lr_f=0.05, classification_epochs=2, alignment_epochs=0)
-    down = Shared(model=half.world.fresh("task"), generator=None)
+    down = Down(model=half.world.fresh("task"), generator=None)
     one, two = half.run(down), whole.run(down)
     assert one.generator is None and half.memory.recall("a", Kept) is None and set(half.world.builders) == {"task"}
     assert all(torch.allclose(one.model[name], two.model[name], atol=1e-5) for name in one.model)
@@ -225,7 +225,7 @@ def test_fixed_references_are_what_the_discriminator_sees(tiny: DomainDataset, t
 
     monkeypatch.setattr(critic, "forward", spy)
     start: Any = b.world.experiment.method.start(b.world.fresh, Any)  # type: ignore[arg-type]
-    up = b.run(Shared(model=start.model, generator=start.generator))
+    up = b.run(Down(model=start.task.model, generator=start.generator))
     assert up.generator is None and len(seen) == 3  # h for F; h and h' for D
     assert seen[2].shape == (36, 16) and seen[2].min() < -0.5 and seen[2].max() > 0.5 and seen[2].abs().max() <= 1
     assert seen[0].min() >= 0  # features come after a ReLU

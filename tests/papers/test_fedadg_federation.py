@@ -17,8 +17,9 @@ from unseen.engines.local import LocalEngine
 from unseen.errors import NoReplies, RefusedReply
 from unseen.experiment import departures, read_experiment
 from unseen.method import Refused, Replies
-from unseen.methods.fedadg import Kept, Server, Shared
+from unseen.methods.fedadg import Kept, Server, Up
 from unseen.ops.adversarial import draw_reference, one_hot
+from unseen.parts.aggregation import Aggregate, Mean
 from unseen.payload import refuse_unusable
 from unseen.training import Silent, train
 from unseen.world import build_world
@@ -37,22 +38,26 @@ class Answers:
         return sorted(self.numbers)
 
     def ask(self, task: Any, down: Any) -> Replies[Any]:
-        def stream() -> Iterator[tuple[str, Shared | Refused]]:
+        def stream() -> Iterator[tuple[str, Up | Refused]]:
             for name, v in self.numbers.items():
                 state = {"w": torch.tensor([v or 0.0])}
-                yield name, Refused("late") if v is None else Shared(model=state, generator={"w": 10 * state["w"]})
+                up = Up(model=state, generator={"w": 10 * state["w"]}, samples=int(v or 0), perturbed=None)
+                yield name, Refused("late") if v is None else up
 
         return Replies(stream())
 
 
 def test_step_s3_is_the_plain_mean_of_those_who_answered() -> None:
-    state = Server({"w": torch.zeros(1)}, {"w": torch.zeros(1)})
+    state = Server(Aggregate({"w": torch.zeros(1)}), {"w": torch.zeros(1)})
     for answers, expected in ((Answers(a=1.0, b=4.0), 2.5), (Answers(a=1.0, b=None, c=4.0), 2.5)):
         after = FedADG().round(state, answers)
         assert after.generator is not None
-        assert after.model["w"].item() == expected and after.generator["w"].item() == 10 * expected
+        assert after.task.model["w"].item() == expected and after.generator["w"].item() == 10 * expected
     with pytest.raises(NoReplies):
         FedADG().round(state, Answers(a=None))
+    weighed = FedADG(aggregation=Mean()).round(state, Answers(a=1.0, b=None, c=4.0))  # with as many samples as their numbers
+    assert weighed.generator is not None
+    assert weighed.task.model["w"].item() == pytest.approx(17 / 5) and weighed.generator["w"].item() == pytest.approx(34)
 
 
 def test_a_client_whose_answer_is_refused_keeps_the_discriminator_it_had(
@@ -164,7 +169,7 @@ def certainty(folder: Path, rounds: int = 4, **values: Any) -> float:
     for number in range(1, rounds + 1):
         state = method.round(state, engine.cohort(number))
     net, generator, critic = (world.builders[role]().eval() for role in ("task", "generator", "discriminator"))
-    net.load_state_dict(state.model)
+    net.load_state_dict(method.model(state))
     generator.load_state_dict(state.generator or {})
     apart = []
     for client, holding in world.holdings.items():

@@ -9,8 +9,8 @@ from one_client import Fixed, LinearNet, batch_of, client_of, images
 from unseen import Experiment, FedAvg, FedProx
 from unseen.codec import same_bits
 from unseen.data.domain import DomainDataset
-from unseen.method import Global
 from unseen.methods.fedprox import Down, Up
+from unseen.parts.aggregation import Aggregate
 from unseen.training import Silent, train
 
 
@@ -39,5 +39,5 @@ def test_without_the_term_it_is_fedavg_to_the_bit(tiny: DomainDataset) -> None:
 
 
 def test_the_mean_is_weighted_by_samples_and_leaves_out_who_is_missing() -> None:
-    ups = {"a": Up(model={"w": torch.tensor([1.0])}, samples=1), "b": "gone", "c": Up(model={"w": torch.tensor([4.0])}, samples=2)}
-    assert FedProx().round(Global({"w": torch.zeros(1)}), Fixed(ups)).model["w"].item() == 3.0
+    one, four = (Up(model={"w": torch.tensor([w])}, samples=n, perturbed=None) for w, n in ((1.0, 1), (4.0, 2)))
+    assert FedProx().round(Aggregate({"w": torch.zeros(1)}), Fixed({"a": one, "b": "gone", "c": four})).model["w"].item() == 3.0

@@ -10,9 +10,8 @@ from one_client import Fixed, LinearNet, batch_of, client_of, images
 from unseen import Experiment, FedAvg, FedSAM
 from unseen.codec import same_bits
 from unseen.data.domain import DomainDataset
-from unseen.method import Global
 from unseen.methods.fedsam import Down, Up
-from unseen.parts.aggregation import Uniform
+from unseen.parts.aggregation import Aggregate, Uniform
 from unseen.parts.sam import SAM
 from unseen.training import Silent, train
 
@@ -51,5 +50,6 @@ def test_it_is_uniform_fedavg_with_the_part_sam(tiny: DomainDataset) -> None:
 
 
 def test_a_missing_client_has_no_part_in_the_mean() -> None:
-    ups = {"a": Up(model={"w": torch.tensor([1.0])}), "b": "gone", "c": Up(model={"w": torch.tensor([4.0])})}
-    assert FedSAM().round(Global({"w": torch.zeros(1)}), Fixed(ups)).model["w"].item() == pytest.approx(2.5)
+    one, four = (Up(model={"w": torch.tensor([w])}, samples=None, perturbed=None) for w in (1.0, 4.0))
+    after = FedSAM().round(Aggregate({"w": torch.zeros(1)}), Fixed({"a": one, "b": "gone", "c": four}))
+    assert after.model["w"].item() == pytest.approx(2.5)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tiny_settings import SETTINGS
 from unseen import BadInput, Experiment, FedAvg
 from unseen.client import Client
 from unseen.codec import State, same_bits
@@ -19,8 +20,10 @@ from unseen.errors import NoReplies
 from unseen.experiment import read_experiment
 from unseen.memory import MemoryStore
 from unseen.method import Refused, Replies
+from unseen.methods import METHODS
 from unseen.methods.feddag import Contribution
 from unseen.ops.contribution import Scored
+from unseen.parts import parts_of
 from unseen.parts.aggregation import CEA, SHA, Aggregate, Aggregation, Candidates, Losses, Mean, Uniform
 from unseen.payload import Nothing
 from unseen.randomness import generator
@@ -259,3 +262,57 @@ def test_parts_are_read_from_configuration() -> None:
         read_experiment({"method": "fedavg", "set": {"aggregation": "meen"}})
     with pytest.raises(BadInput, match="rho is 2"):
         SHA(rho=2.0)
+
+
+# What leaves a client whatever the aggregation, and what each of them adds.
+ALWAYS = {
+    "elcfs": {("spectra", "low"), ("train", "model")},
+    "fedadg": {("train", "model"), ("train", "generator")},
+    "fedavg": {("train", "model")},
+    "feddag": {("train", "teacher"), ("train", "generator")},
+    "fedprox": {("train", "model")},
+    "fedsam": {("train", "model")},
+    "fedsb": {("train", "model")},
+}
+ADDED = {
+    Mean(): {("train", "samples")},
+    Uniform(): set(),
+    CEA(): {("assess", "losses")},
+    SHA(rho=0.01): {("train", "perturbed"), ("assess", "losses")},
+}
+
+
+def test_the_table_has_every_method_that_takes_an_aggregation() -> None:
+    takers = {name: parts_of(cls)["aggregation"] for name, cls in METHODS.items() if "aggregation" in parts_of(cls)}
+    assert takers == {name: [part.name for part in ADDED] for name in ALWAYS}
+
+
+@pytest.mark.parametrize("part", ADDED, ids=lambda part: part.name)
+@pytest.mark.parametrize("name", ALWAYS)
+def test_every_method_runs_with_it_and_only_what_it_needs_leaves(name: str, part: Aggregation, tiny: DomainDataset) -> None:
+    experiment = Experiment(METHODS[name](**{**SETTINGS[name].values, "aggregation": part}), tiny, "c", rounds=2)
+    direct, bytewise = (train(experiment, None, watch=Silent(), through_bytes=b) for b in (False, True))
+    assert same_bits(direct.state, bytewise.state) and direct.records == bytewise.records
+    rows = [row for record in direct.records for row in record["travelled"] if row["direction"] == "sent"]
+    assert {(row["task"], row["field"]) for row in rows} == ALWAYS[name] | ADDED[part]
+    for record in direct.records:
+        assert not record["missing"]
+        assert set(record["notes"].get("scores", {})) == ({"a", "b"} if part.name in ("cea", "sha") else set())
+        assert all(share > 0.5 for share in record["notes"].get("perturbed_share", {}).values())  # a gradient was there to climb
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_the_weights_reach_the_model_in_every_method(name: str, tiny: DomainDataset) -> None:
+    """36 and 27 samples: the weighted and the plain mean differ."""
+    values = SETTINGS[name].values
+    one, two = (
+        train(Experiment(METHODS[name](**{**values, "aggregation": part}), tiny, "c", rounds=1), None, watch=Silent()).state
+        for part in (Mean(), Uniform())
+    )
+    assert not same_bits(one, two)
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_every_method_tells_what_stands_in_the_way_of_its_aggregation(name: str, tiny: DomainDataset) -> None:
+    with pytest.raises(BadInput, match="a, b would have none"):
+        build_world(Experiment(METHODS[name](aggregation=CEA()), tiny, "c", validation=0.0))

@@ -158,6 +158,14 @@ def test_runs_that_cannot_be_compared_are_refused(bench: Path, key: str, value: 
     assert "mixed by --force" in render_page(forced, "x")
 
 
+@pytest.mark.parametrize("text", ["{}", "[]", "no", '{"name": "a", "fold": "b", "experiment": {}}'])
+def test_a_damaged_run_is_named(bench: Path, text: str) -> None:
+    (bench / "bad").mkdir()
+    (bench / "bad/run.json").write_text(text)
+    with pytest.raises(BadInput, match=r"bad/run\.json"):
+        collect(bench)
+
+
 def test_segmentation_has_its_surface_distance(tmp_path: Path) -> None:
     write_run(tmp_path / "a", task="segmentation")
     words = Words(render_page(collect(tmp_path), "x")).text

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 import statistics
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,3 +99,15 @@ def test_names_are_escaped(name: str) -> None:
 def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(BadInput, match="did you mean 'oracle'"):
         comparison([], "oracel")
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex is installed: apt-get install texlive-latex-recommended")
+def test_the_latex_compiles(tmp_path: Path) -> None:
+    nasty = r"a_b & 50 % of #1 $x$ {y} ~ ^ \z <b> |"
+    rows = [*cells(), Cell(nasty, "x", 0, records("x", ROWS)), Cell(nasty, "y", 0, records("y", ROWS))]
+    table = to_latex(comparison(rows, "oracle"))
+    text = r"\documentclass{article}\usepackage{booktabs}\begin{document}" + table + r"\end{document}"
+    (tmp_path / "main.tex").write_text(text)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-800:].decode(errors="replace")

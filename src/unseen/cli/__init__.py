@@ -6,9 +6,10 @@ import typer
 
 from unseen.cli.bench import bench
 from unseen.cli.data import data_app
-from unseen.cli.federation import federation_app, join, ledger_app, serve
 from unseen.cli.evaluate import evaluate
 from unseen.cli.export import export
+from unseen.cli.federation import federation_app, join, ledger_app, serve
+from unseen.cli.figures import figure
 from unseen.cli.predict import predict
 from unseen.cli.report import report
 from unseen.cli.run import run
@@ -33,6 +34,7 @@ app.command()(watch)
 app.command()(export)
 app.command()(predict)
 app.command()(evaluate)
+app.command()(figure)
 app.command()(methods)
 app.command()(networks)
 app.add_typer(data_app, name="data")

@@ -8,13 +8,16 @@ from typing import Annotated
 import typer
 
 from unseen.cli.answers import answering, screen
+from unseen.cli.options import among
 
 __all__ = ["export"]
+
+_KINDS = ("onnx", "torchscript", "safetensors")
 
 
 def export(
     folder: Annotated[Path, typer.Argument(help="folder of a finished run")],
-    to: Annotated[str, typer.Option("--to", help="onnx, torchscript or safetensors")],
+    to: Annotated[str, typer.Option("--to", help="onnx, torchscript or safetensors", autocompletion=among(*_KINDS))],
     out: Annotated[Path | None, typer.Option(help="folder for model and card; default export-FORMAT in the run's folder")] = None,
     rule: Annotated[str, typer.Option(help="which round: source (best on source validation) or last")] = "source",
     styles: Annotated[
@@ -31,5 +34,5 @@ def export(
 
         out = write(folder, to, out, rule=rule, styles=styles)
         card = read_card(out)
-        checked = f"differs from torch by at most {card.checked['largest_difference']:.1e} on {card.checked['images']:.0f} images"
+        checked = f"gives torch's probabilities within {card.checked['largest_difference']:.1e} on {card.checked['images']:.0f} images"
         screen.print(f"{out / card.file} {checked}; what it is and is not for: {out / 'card.md'}", markup=False)

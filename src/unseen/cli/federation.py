@@ -9,7 +9,7 @@ import typer
 
 from unseen.cli.answers import answering, errors, screen
 
-__all__ = ["federation_app", "join", "ledger_app", "serve"]
+__all__ = ["federation_app", "join", "ledger_app", "needs_flower", "serve"]
 
 federation_app = typer.Typer(help="Make a federation between machines.", no_args_is_help=True)
 ledger_app = typer.Typer(help="What left a site.", no_args_is_help=True)
@@ -20,7 +20,14 @@ def _say(message: str) -> None:
     screen.print(message, markup=False)
 
 
-def _needs_flower() -> None:
+def _stop_on_sigterm() -> None:
+    """A service manager's stop is a user's Ctrl-C: everything that was started is ended in order."""
+    import signal
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def needs_flower() -> None:
     from importlib.util import find_spec
 
     from unseen.errors import BadInput
@@ -48,7 +55,7 @@ def init(
     Example: unseen federation init consortium --server fl.example.org --clients north,south,west
     """
     with answering():
-        _needs_flower()
+        needs_flower()
         from unseen.federation.folder import init as make
 
         made = make(folder, server, [c.strip() for c in clients.split(",") if c.strip()], port, days)
@@ -67,10 +74,11 @@ def serve(
     Example: unseen serve --dir consortium
     """
     with answering():
-        _needs_flower()
+        needs_flower()
         from unseen.engines.flower.serve import serve as run_server
         from unseen.federation.folder import read_federation
 
+        _stop_on_sigterm()
         federation = read_federation(folder)
         run_server(federation, host, port or federation.port, _say)
 
@@ -91,10 +99,11 @@ def join(
     Example: unseen join north.kit --data folder:scans --policy policy.toml
     """
     with answering():
-        _needs_flower()
+        needs_flower()
         from unseen.federation.join import Site
         from unseen.federation.join import join as join_federation
 
+        _stop_on_sigterm()
         home = folder or Path(f"site-{kit.stem}")
         rules = str(policy) if policy else None
         join_federation(Site(str(kit), str(home), data, domain, size, rules, evaluate_only, device), server, _say)
@@ -107,17 +116,15 @@ def show(file: _LEDGER, run: Annotated[str | None, typer.Option(help="only this 
     Example: unseen ledger show site-north
     """
     with answering():
-        from rich.table import Table
-
         from unseen.federation.ledger import read_ledger
 
-        columns = ("number", "time", "run", "round", "task", "field", "kind", "shape", "bytes", "sha256")
-        table = Table(*columns)
+        widths = dict(zip(("number", "time", "run", "round", "task", "field"), (7, 26, 9, 6, 18, 12), strict=True))
+        widths |= {"kind": 10, "shape": 20, "bytes": 12, "sha256": 9}
+        _say("".join(name.ljust(width) for name, width in widths.items()))
         for entry in read_ledger(_ledger_file(file)):
             if run is None or str(entry.get("run", "")).startswith(run):
-                cells = {**entry, "run": str(entry.get("run", ""))[:8], "sha256": str(entry.get("sha256", ""))[:16]}
-                table.add_row(*(str(cells.get(column, "")) for column in columns))
-        screen.print(table)
+                cells = {**entry, "run": str(entry.get("run", ""))[:8], "sha256": str(entry.get("sha256", ""))[:8]}
+                _say("".join(f"{cells.get(name, '')!s} ".ljust(width) for name, width in widths.items()))
 
 
 @ledger_app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,20 @@ from unseen.errors import BadInput
 if TYPE_CHECKING:
     from unseen.experiment import Experiment
 
-__all__ = ["default_workers", "read_toml", "settings_from"]
+__all__ = ["among", "default_workers", "read_toml", "settings_from"]
+
+
+def among(*names: str) -> Callable[[str], list[str]]:
+    """Tab completion from a fixed list.
+
+    >>> among("csv", "json")("j")
+    ['json']
+    """
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
 
 
 def read_toml(file: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from unseen.cli.answers import answering, errors
+from unseen.cli.options import among
 
 __all__ = ["predict"]
 
@@ -16,7 +17,7 @@ __all__ = ["predict"]
 def predict(
     model: Annotated[Path, typer.Argument(help="folder that `unseen export` wrote")],
     images: Annotated[list[str], typer.Argument(help="image files, folders of them, or - for a list of names on standard input")],
-    format: Annotated[str, typer.Option(help="csv or json")] = "csv",
+    format: Annotated[str, typer.Option(help="csv or json", autocompletion=among("csv", "json"))] = "csv",
     out: Annotated[Path | None, typer.Option(help="file to write; standard output without it")] = None,
     masks: Annotated[Path | None, typer.Option(help="folder for masks as PNG (segmentation)")] = None,
     batch: Annotated[int, typer.Option(help="images at a time", min=1)] = 32,
@@ -34,8 +35,9 @@ def predict(
         from unseen.files import write_atomically
 
         choose("format", format, ("csv", "json"))
+        deployed = load_model(model)
         files = find_image_files([Path(i) for i in images if i != "-"], sys.stdin if "-" in images else ())
-        rows = list(rows_of(load_model(model), files, masks=masks, batch=batch))
+        rows = list(rows_of(deployed, files, masks=masks, batch=batch))
         text = (to_csv if format == "csv" else to_json)(rows)
         if out is None:
             typer.echo(text, nl=False)

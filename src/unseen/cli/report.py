@@ -8,17 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from unseen.cli.answers import answering, errors
+from unseen.cli.options import among
 
 __all__ = ["report", "tables_below"]
 
 _FORMATS = ("md", "tex", "html", "csv")
+_RULES = ("last", "source", "held-out", "oracle", "all")
 
 
 def report(
     folder: Annotated[Path, typer.Argument(help="folder with runs, at any depth")],
-    format: Annotated[str, typer.Option(help="md, tex, html or csv")] = "md",
+    format: Annotated[str, typer.Option(help="md, tex, html or csv", autocompletion=among(*_FORMATS))] = "md",
     out: Annotated[Path | None, typer.Option(help="file to write; standard output without it")] = None,
-    rule: Annotated[str, typer.Option(help="selection rule: last, source, held-out, oracle, or all")] = "all",
+    rule: Annotated[
+        str, typer.Option(help="selection rule: last, source, held-out, oracle, or all", autocompletion=among(*_RULES))
+    ] = "all",
     force: Annotated[bool, typer.Option("--force", help="mix runs of different data or protocols")] = False,
 ) -> None:
     """Compare finished runs: mean and standard deviation over seeds, per unseen domain, average and worst.

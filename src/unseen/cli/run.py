@@ -9,11 +9,21 @@ from typing import Annotated, Any
 import typer
 
 from unseen.cli.answers import answering, screen
-from unseen.cli.options import default_workers, merge, read_toml, settings_from
+from unseen.cli.options import among, default_workers, merge, read_toml, settings_from
 
 __all__ = ["run"]
 
-_RUN_KEYS = ("out", "workers", "resume")  # of the command, not of the experiment
+_RUN_KEYS = (
+    "out",
+    "workers",
+    "resume",
+    "engine",
+    "federation",
+    "deadline",
+    "minimum_clients",
+    "track",
+)  # of the command, not of the experiment
+_TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
 def run(
@@ -44,6 +54,13 @@ def run(
     threads: Annotated[int | None, typer.Option(help="threads of one client's task")] = None,
     workers: Annotated[int | None, typer.Option(help="client tasks in parallel processes; default one per core", min=1)] = None,
     label: Annotated[str | None, typer.Option(help="name in tables")] = None,
+    track: Annotated[
+        list[str] | None, typer.Option(help="tensorboard, wandb or mlflow, repeatable; they work offline", autocompletion=among(*_TRACKERS))
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="local (default), or flower: between machines")] = None,
+    federation: Annotated[Path | None, typer.Option(help="folder made by `unseen federation init`, with --engine flower")] = None,
+    deadline: Annotated[float | None, typer.Option(help="seconds that sites have to answer, with --engine flower; default 600")] = None,
+    minimum_clients: Annotated[int | None, typer.Option(help="answers without which a round does not count; default 1")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on where the run in --out stopped")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but errors")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="print every metric of every round")] = False,
@@ -74,14 +91,75 @@ def _run(values: dict[str, Any], about: dict[str, Any], resume: bool, quiet: boo
         raise BadInput([*problems, *bad.problems]) from None
     if problems:
         raise BadInput(problems)
+    between, track = _terms(about), _trackers(about.get("track"))
     fold = experiment.target or experiment.source or "all"
     out = Path(about.get("out") or Path("runs") / f"{experiment.name}-{fold}-{experiment.seed}".replace("/", "_").replace(" ", "-"))
     with answering(f"To go on: the same command with --resume (the run is in {out})."):
-        _train(experiment, out, about.get("workers"), resume, quiet, verbose)
+        if between is not None:
+            _train_between_sites(experiment, out, Path(about["federation"]), between, resume, quiet, verbose, track)
+        else:
+            _train(experiment, out, about.get("workers"), resume, quiet, verbose, track)
 
 
-def _train(experiment: Any, out: Path, workers: int | None, resume: bool, quiet: bool, verbose: bool) -> None:
+def _terms(about: dict[str, Any]) -> Any:
+    """What a run between machines waits for; None for a run on this one."""
+    from unseen.errors import BadInput, choose
+
+    remote = ("federation", "deadline", "minimum_clients")
+    if choose("engine", str(about.get("engine", "local")), ("local", "flower")) == "local":
+        given = [key for key in remote if key in about]
+        if given:
+            raise BadInput(f"{given[0]} is for runs between machines; add --engine flower")
+        return None
+    if "federation" not in about:
+        raise BadInput("--engine flower needs --federation DIR, the folder made by `unseen federation init`")
+    from unseen.cli.federation import needs_flower
+
+    needs_flower()
+    from unseen.federation.engine import Terms
+
+    deadline, minimum = about.get("deadline", Terms.deadline), about.get("minimum_clients", Terms.minimum_clients)
+    if not isinstance(deadline, int | float) or not deadline > 0 or not isinstance(minimum, int) or minimum < 1:
+        raise BadInput(f"deadline is {deadline!r} and minimum_clients {minimum!r}; expected seconds above 0 and a number from 1")
+    return Terms(float(deadline), minimum)
+
+
+def _trackers(given: Any) -> list[str]:
+    """The names that --track, or `track` in the file, gives: one or several."""
+    from unseen.errors import BadInput
+
+    names = [given] if isinstance(given, str) else given or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadInput(f"track is {given!r}; expected tensorboard, wandb or mlflow, or a list of them")
+    return names
+
+
+def _looking_on(stack: ExitStack, out: Path, quiet: bool, verbose: bool, track: list[str]) -> Any:
     from unseen.cli.progress import Screen
+    from unseen.report.trackers import Tracked
+
+    watch = stack.enter_context(Screen(screen, quiet, verbose))
+    return stack.enter_context(Tracked(watch, track, out)) if track else watch
+
+
+def _train_between_sites(
+    experiment: Any, out: Path, federation: Path, terms: Any, resume: bool, quiet: bool, verbose: bool, track: list[str]
+) -> None:
+    from unseen.engines.flower.link import FlowerPost
+    from unseen.federation.engine import federate
+    from unseen.federation.folder import read_federation
+    from unseen.training import train
+
+    known = read_federation(federation)
+    with ExitStack() as stack:
+        watch = _looking_on(stack, out, quiet, verbose, track)
+        post = FlowerPost(known, say=watch.say)
+        stack.callback(post.close)
+        result = train(experiment, out, resume=resume, watch=watch, elsewhere=federate(experiment, known, post, terms, watch.say))
+    _show(result, out, quiet)
+
+
+def _train(experiment: Any, out: Path, workers: int | None, resume: bool, quiet: bool, verbose: bool, track: list[str]) -> None:
     from unseen.engines.workers import Workers
     from unseen.training import train
     from unseen.world import build_world
@@ -90,8 +168,12 @@ def _train(experiment: Any, out: Path, workers: int | None, resume: bool, quiet:
     number = workers or default_workers(experiment)
     with ExitStack() as stack:
         pool = stack.enter_context(Workers(number, experiment.threads)) if number > 1 and experiment.rebuildable else None
-        watch = stack.enter_context(Screen(screen, quiet, verbose))
+        watch = _looking_on(stack, out, quiet, verbose, track)
         result = train(experiment, out, resume=resume, workers=pool, watch=watch)
+    _show(result, out, quiet)
+
+
+def _show(result: Any, out: Path, quiet: bool) -> None:
     if not quiet:
         screen.print()
         screen.print(result.table("source"), markup=False)

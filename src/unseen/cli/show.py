@@ -35,9 +35,14 @@ def methods(
         width = max(len(c["name"]) for c in cards)
         for card in cards:
             screen.print(f"[bold]{card['name']:<{width}}[/]  {card['idea']}  [dim]{card['paper']}[/]")
+        screen.print("\n[bold]parts that a method takes[/], as in --set aggregation=sha or --set sam=sam:rho=0.1")
+        for card in cards:
+            takes = "; ".join(f"{field}: {', '.join(names)}" for field, names in card["parts"].items())
+            screen.print(f"{card['name']:<{width}}  {takes or 'none'}", markup=False)
 
 
 def _card(name: str, cls: Any) -> dict[str, Any]:
+    from unseen.parts import parts_of
     from unseen.settings import settings_of
 
     doc = (cls.__doc__ or "").strip().splitlines()
@@ -52,6 +57,7 @@ def _card(name: str, cls: Any) -> dict[str, Any]:
             {"name": s.name, "default": _plain(s.default), "expected": s.expected(), "meaning": s.meaning, "symbol": s.symbol}
             for s in settings_of(cls)
         ],
+        "parts": parts_of(cls),
         "travels": _travels(cls),
     }
 
@@ -63,17 +69,24 @@ def _plain(value: Any) -> Any:
 
 
 def _travels(cls: Any) -> list[dict[str, Any]]:
-    """Every client task, with the fields that go to a client and those that leave it."""
+    """Every client task of the method and of the parts it has unless told otherwise: what goes to a client, and what leaves it."""
+    from unseen.settings import Configured, settings_of
+
+    owners = {"": cls} | {f"{s.name}.": type(s.default) for s in settings_of(cls) if isinstance(s.default, Configured)}
+    return [row for prefix, owner in owners.items() for row in _travels_of(prefix, owner)]
+
+
+def _travels_of(prefix: str, owner: Any) -> list[dict[str, Any]]:
     import dataclasses
     import typing
 
     rows = []
-    for task in (getattr(cls, name) for name in dir(cls)):
+    for task in (getattr(owner, name) for name in dir(owner)):
         down, up = getattr(task, "__payloads__", (None, None))
         for direction, payload in (("received", down), ("sent", up)):
             for field in dataclasses.fields(payload) if payload else ():
-                hints = typing.get_type_hints(payload)
-                rows.append({"task": task.__name__, "direction": direction, "field": field.name, "type": _type_name(hints[field.name])})
+                kind = _type_name(typing.get_type_hints(payload)[field.name])
+                rows.append({"task": prefix + task.__name__, "direction": direction, "field": field.name, "type": kind})
     return rows
 
 

@@ -35,6 +35,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 def probabilities(logits: Tensor, temperature: float, masks: bool) -> Tensor:
     """Per class (they add up to 1), or per pixel and structure for masks.
 
+    >>> import torch
     >>> probabilities(torch.tensor([[2.0, 0.0]]), 2.0, masks=False)[0, 0] == torch.sigmoid(torch.tensor(1.0))
     tensor(True)
     """

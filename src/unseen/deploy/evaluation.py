@@ -160,8 +160,8 @@ def _cases(model: Deployed, domain: Domain, names: Sequence[str]) -> list[dict[s
     found: list[dict[str, Any]] = []
     for start in range(0, len(domain), _BATCH):
         part = slice(start, start + _BATCH)
-        logits = model.logits(np.ascontiguousarray(domain.images[part]))
-        truth = torch.from_numpy(np.ascontiguousarray(domain.labels[part]))
+        logits = model.logits(domain.images[part])
+        truth = torch.from_numpy(np.array(domain.labels[part]))
         if meter is not None:
             meter.update(logits, truth, torch.from_numpy(np.array(domain.spacing[part])) if domain.spacing is not None else None)
         else:

@@ -34,7 +34,7 @@ __all__ = ["KINDS", "FinishedRun", "export", "finished_run"]
 
 KINDS = {"onnx": "model.onnx", "torchscript": "model.pt", "safetensors": "model.safetensors"}
 _FILES = {"source": "best.safetensors", "last": "model.safetensors"}
-_TOLERANCE = 1e-4  # between the exported file's logits and torch's
+_TOLERANCE = 1e-4  # between the exported file's probabilities and torch's
 _PIXELS = 2**21  # of all masks together that a temperature is fitted on
 _STYLE_IMAGES = 200
 
@@ -43,6 +43,7 @@ _STYLE_IMAGES = 200
 class FinishedRun:
     """A run's folder brought back to life: its world, its records and the network of one of its rounds."""
 
+    folder: Path
     about: dict[str, Any]
     world: World
     records: Sequence[Record]
@@ -74,7 +75,7 @@ def finished_run(folder: Path, rule: str = "source", data: DomainDataset | None 
     except (RuntimeError, safetensors.SafetensorError) as error:
         raise BadInput(f"{file} does not hold this run's network ({str(error).splitlines()[0]})") from error
     assert isinstance(net, TaskNet)
-    return FinishedRun(about, world, records, index, net.eval())
+    return FinishedRun(folder, about, world, records, index, net.eval())
 
 
 def _world(about: Mapping[str, Any], data: DomainDataset | None) -> World:
@@ -105,10 +106,10 @@ def export(
     write_atomically(out / KINDS[to], content)
     card = _card(run, to, rule, file_hash(out / KINDS[to]), styles)
     card.write(out)
-    difference, images = _largest_difference(out, deployable, run.world)
-    if not difference <= _TOLERANCE:
-        raise RuntimeError(f"{out / KINDS[to]} differs from torch by {difference:.2g} on {images} images; it must not be used")
-    replace(card, checked={"images": images, "largest_difference": difference, "tolerance": _TOLERANCE}).write(out)
+    checked = _differences(out, deployable, run.world)
+    if not checked["largest_difference"] <= _TOLERANCE:
+        raise RuntimeError(f"{out / KINDS[to]} differs from torch by {checked['largest_difference']:.2g}; it must not be used")
+    replace(card, checked={**checked, "tolerance": _TOLERANCE}).write(out)
     return out
 
 
@@ -123,9 +124,19 @@ def _content(deployable: Deployable, run: FinishedRun, to: str) -> bytes:
 
 
 def _traced(deployable: Deployable, example: Tensor) -> bytes:
+    traced: Any = torch.jit.trace(deployable, example)
+    try:
+        with torch.inference_mode():
+            traced(example.repeat(2, 1, 1, 1)[:3])  # another number than it was traced with
+    except RuntimeError as error:
+        raise _fixed_batch("TorchScript") from error
     stream = io.BytesIO()
-    torch.jit.save(torch.jit.trace(deployable, example), stream)
+    torch.jit.save(traced, stream)
     return stream.getvalue()
+
+
+def _fixed_batch(format: str) -> BadInput:
+    return BadInput(f"this network reads the number of images in a way that {format} cannot follow; export it --to safetensors")
 
 
 def _onnx(deployable: Deployable, example: Tensor) -> bytes:
@@ -147,6 +158,8 @@ def _onnx(deployable: Deployable, example: Tensor) -> bytes:
         raise BadInput(f"ONNX export needs {error.name}, which is not installed; install it with: pip install 'unseen[export]'") from error
     finally:
         talkative.setLevel(before)
+    if isinstance(program.model.graph.inputs[0].shape[0], int):  # the exporter gave up on batches of any size without a word
+        raise _fixed_batch("ONNX")
     return bytes(program.model_proto.SerializeToString())
 
 
@@ -155,18 +168,22 @@ def _batches(samples: Samples, most: int, size: int = 32) -> Iterator[tuple[Tens
         yield samples.take(torch.arange(start, min(start + size, most, len(samples))))
 
 
-def _largest_difference(out: Path, deployable: Deployable, world: World, most: int = 1000) -> tuple[float, int]:
-    """Of logits, over real images of every domain."""
+def _differences(out: Path, deployable: Deployable, world: World, most: int = 1000) -> dict[str, float]:
+    """The largest ones to torch, of probabilities and of logits, over real images of every domain."""
     exported = load_model(out)
-    each, largest, images = -(-most // len(world.dataset.domains)), 0.0, 0
+    each = -(-most // len(world.dataset.domains))
+    images, of_logits, of_probabilities = 0, 0.0, 0.0
     for domain in world.dataset.domains:
         everything = Samples(((domain, np.arange(len(domain), dtype=np.int64)),))
         for batch, _ in _batches(everything, each):
             with torch.inference_mode():
                 expected = deployable(batch.float().div_(255))
-            largest = max(largest, float((exported.logits(batch.numpy()) - expected).abs().max()))
+            found = exported.logits(batch.numpy())
+            of_logits = max(of_logits, float((found - expected).abs().max()))
+            apart = exported.probabilities(found) - exported.probabilities(expected)
+            of_probabilities = max(of_probabilities, float(apart.abs().max()))
             images += len(batch)
-    return largest, images
+    return {"images": float(images), "largest_difference": of_probabilities, "largest_difference_of_logits": of_logits}
 
 
 def _card(run: FinishedRun, to: str, rule: str, sha256: str, styles: bool) -> Card:

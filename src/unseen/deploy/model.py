@@ -52,7 +52,7 @@ class Deployed:
         expected = (self.card.channels, *self.card.size)
         if images.ndim != 4 or images.dtype != np.uint8 or images.shape[1:] != expected:
             raise BadInput(f"images are {images.dtype} {list(images.shape)}; this model takes uint8 [n, {', '.join(map(str, expected))}]")
-        return self.run(torch.from_numpy(np.ascontiguousarray(images)).float().div_(255))
+        return self.run(torch.from_numpy(np.array(images)).float().div_(255))
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Calibrated on the source sites' validation parts."""

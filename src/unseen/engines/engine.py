@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from unseen.client import Client
 from unseen.engines.tasks import Place
@@ -47,6 +47,9 @@ class Engine(Answering, Protocol):
     def memory(self) -> Memories: ...
 
     def cohort(self, round_number: int) -> RoundCohort: ...
+
+    def notes(self) -> dict[str, Any]:
+        """What a round's record should say of the engine; nothing, as a rule."""
 
     def score(self, round_number: int, model: Model) -> tuple[dict[str, Scores], Traffic]:
         """The global model on every client's validation part and on every unseen domain."""

@@ -39,6 +39,9 @@ class LocalEngine:
     def cohort(self, round_number: int) -> RoundCohort:
         return RoundCohort(self, self.world.clients, round_number)
 
+    def notes(self) -> dict[str, Any]:
+        return {}
+
     def score(self, round_number: int, model: Model) -> tuple[dict[str, Scores], Traffic]:
         return scored(self, self.world, round_number, model)
 

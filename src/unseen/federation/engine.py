@@ -105,9 +105,14 @@ class FederationEngine:
         self.world, self.memory = world, SiteMemories()
         self._schema, self._cards, self._letters, self._terms, self._run = schema, cards, letters, terms, run
         self._checker = Checker(world)
+        self._spent: dict[str, float] = {}
 
     def cohort(self, round_number: int) -> RoundCohort:
         return RoundCohort(self, self.world.clients, round_number)
+
+    def notes(self) -> dict[str, Any]:
+        """How much privacy each site that adds noise says it has spent so far."""
+        return {"epsilon": dict(sorted(self._spent.items()))} if self._spent else {}
 
     def score(self, round_number: int, model: Model) -> tuple[dict[str, Scores], Traffic]:
         return scored(self, self.world, round_number, model)
@@ -134,7 +139,10 @@ class FederationEngine:
         for name in sorted(usable):
             answer = usable.pop(name)
             if not isinstance(answer, Refused):
-                self.memory.commit(name, cast(Letter, replies[name]).header["staged"])
+                header = cast(Letter, replies[name]).header
+                self.memory.commit(name, header["staged"])
+                if isinstance(header.get("epsilon"), float):
+                    self._spent[name] = header["epsilon"]
             del replies[name]
             yield name, cast("U | Refused", answer)
 

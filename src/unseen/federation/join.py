@@ -83,6 +83,7 @@ class Worker:
 
 def join(site: Site, server: str | None, say: Callable[[str], None]) -> None:
     """Check the data, connect, and answer until interrupted."""
+    os.umask(0o077)  # the processes started from here inherit it
     kit = open_kit(Path(site.kit), Path(site.folder))
     worker = Worker(site)
     try:

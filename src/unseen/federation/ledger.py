@@ -28,6 +28,7 @@ class Ledger:
         self.file = file
         self._last, self._number = _FIRST, 0
         if file.exists():
+            _mend(file)
             self._number = verify(file)
             self._last = _head(file)[1]
 
@@ -86,6 +87,22 @@ def verify(file: Path) -> int:
     if (number, last) != (count, previous) or file.read_bytes() != _rewritten(file):
         raise BadInput(f"{file} ends after line {count}, but {number} lines were written: the ledger was changed")
     return count
+
+
+def _mend(file: Path) -> None:
+    """A process that was killed while it wrote leaves lines that the head does not know, the last perhaps cut short."""
+    data = file.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    known = _head(file) if _head_file(file).exists() else (0, _FIRST)
+    if whole.count(b"\n") <= known[0] and whole == data:
+        return
+    if whole != data:
+        write_atomically(file, whole)
+        file.chmod(0o600)
+    entries = list(read_ledger(file))
+    at = entries[known[0] - 1].get("hash") if 0 < known[0] <= len(entries) else _FIRST
+    if entries and at == known[1]:
+        write_atomically(_head_file(file), f"{len(entries)} {entries[-1].get('hash')}\n")
 
 
 def _rewritten(file: Path) -> bytes:

@@ -50,6 +50,7 @@ def _set_up(settings: dict[str, Any]) -> tuple[Desk, dict[str, Any]]:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ends when its pipe does
+    os.umask(0o077)  # memories, ledger and log are their owner's alone
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     answers: IO[bytes] = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a method prints must not land among the answers

@@ -19,7 +19,20 @@ from unseen.methods.fedprox import FedProx
 from unseen.methods.fedsam import FedSAM
 from unseen.methods.fedsb import FedSB
 
-__all__ = ["ELCFS", "METHODS", "FedADG", "FedAvg", "FedDAG", "FedDyn", "FedGCA", "FedProx", "FedSAM", "FedSB", "method_class", "name_of_method"]
+__all__ = [
+    "ELCFS",
+    "METHODS",
+    "FedADG",
+    "FedAvg",
+    "FedDAG",
+    "FedDyn",
+    "FedGCA",
+    "FedProx",
+    "FedSAM",
+    "FedSB",
+    "method_class",
+    "name_of_method",
+]
 
 METHODS: dict[str, type[Method[Any]]] = {
     "elcfs": ELCFS,

@@ -38,6 +38,7 @@ from unseen.ops.contrast import info_nce, nt_xent, versions_of
 from unseen.ops.fourier import draw_rows, low_amplitudes, restyle
 from unseen.ops.morphology import edge_regions
 from unseen.parts.aggregation import Aggregate, Aggregation, Mean
+from unseen.parts.sam import SAM, descend
 from unseen.payload import Memory, Nothing, Payload, State, carries
 from unseen.settings import hyper
 from unseen.task import Task
@@ -112,6 +113,7 @@ class ELCFS(Method[Aggregate]):
     steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
     batch: int = hyper(5, "samples in a batch", low=1)
     aggregation: Aggregation = hyper(Mean(), "how the server averages: mean weighs by samples", symbol="N^k / N")
+    sam: SAM | None = hyper(None, "sharpness-aware steps on the whole objective")
 
     def contradictions(self) -> Iterable[str]:
         if self.lam_low > self.lam_high:
@@ -158,10 +160,7 @@ class ELCFS(Method[Aggregate]):
 
         @client.step
         def step(x: Tensor, t: Tensor, y: Tensor) -> None:
-            loss = self.objective(net, client.task, x, t, y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            descend(net, optimizer, lambda: self.objective(net, client.task, x, t, y), self.sam)
 
         epochs = None if self.steps else self.epochs
         for x, y in client.batches(size=self.batch, epochs=epochs, steps=self.steps):

@@ -2,6 +2,7 @@
 
 Each client aligns its features, class by class, to a reference distribution that all clients generate together. F and C are
 the task network (backbone and head), G the generator; they are averaged with weight 1/K. The discriminator D stays at home.
+With another `aggregation` F and C are averaged by that, and G with the same weights.
 
 As printed, G raises D(h') (Eq. 4) and so does D (Eq. 2): they pull the same way. `generator_loss = "adversarial"` opposes them.
 The paper does not say: rounds (30), the amount of smoothing (0.1), the dimensions of the noise (the features', at most 2048) and
@@ -28,7 +29,8 @@ from unseen.networks.adversarial import Discriminator, DistributionGenerator
 from unseen.ops import adversarial as ops
 from unseen.ops.averaging import mean
 from unseen.ops.descent import descend, give_momentum, momentum_of
-from unseen.ops.joining import joined, separated
+from unseen.parts import part_obstacles
+from unseen.parts.aggregation import Aggregate, Aggregation, Uniform
 from unseen.payload import Memory, Payload, State
 from unseen.settings import hyper
 
@@ -50,11 +52,16 @@ _RELEASED_VLCS = {
 }  # fmt: skip
 
 
-class Shared(Payload):
-    """What goes down, and all that comes up."""
-
+class Down(Payload):
     model: State  # F and C
     generator: State | None  # G, where there is one
+
+
+class Up(Payload):
+    model: State
+    generator: State | None
+    samples: int | None  # leaves only where the average is weighted by it
+    perturbed: State | None  # leaves only where the aggregation is sha
 
 
 class Kept(Memory):
@@ -66,7 +73,7 @@ class Kept(Memory):
 
 @dataclass(frozen=True)
 class Server:
-    model: State
+    task: Aggregate  # F and C
     generator: State | None
 
 
@@ -114,9 +121,10 @@ class FedADG(Method[Server]):
     weight_decay: float = hyper(0.0, "weight decay of SGD", low=0.0)
     keep_momentum: bool = hyper(False, "the momentum of D outlives the round")
     warm_up: int = hyper(0, "epochs of a warm-up that starts anew each round, counted as released; 0: none", low=0)
+    aggregation: Aggregation = hyper(Uniform(), "how the server averages: uniform is the plain mean", symbol="1 / K, Step s3")
 
     @on_client
-    def train(self, down: Shared, client: Client) -> Shared:
+    def train(self, down: Down, client: Client) -> Up:
         net = client.build("task", down.model)
         optimizer = self._sgd(client, net, self.lr_f)
 
@@ -129,7 +137,7 @@ class FedADG(Method[Server]):
             for x, y in self._epoch(client):  # Step c2
                 classify(x, y)  # Step c3
         generator = self._align(net, optimizer, down.generator, client) if self.alignment_epochs else down.generator
-        return Shared(model=state_of(net), generator=generator)  # Step c9
+        return Up(model=state_of(net), generator=generator, **self.aggregation.upload(client, net))  # Step c9
 
     def _align(self, net: Any, optimizer_f: Any, shared: State | None, client: Client) -> State | None:
         """The E_1 epochs. G is given back, D remembered. Each update is a step of its own: a bf16 step keeps copies of weights."""
@@ -185,12 +193,26 @@ class FedADG(Method[Server]):
         return generator, critic, self._sgd(client, generator, self.lr_g) if generator else None, optimizer_d
 
     def start(self, fresh: Fresh, clients: Cohort) -> Server:
-        return Server(fresh("task"), fresh("generator") if self._generates else None)  # Step s1
+        return Server(Aggregate(fresh("task")), fresh("generator") if self._generates else None)  # Step s1
 
     def round(self, state: Server, clients: Cohort) -> Server:
-        ups = clients.ask(self.train, Shared(model=state.model, generator=state.generator))  # Step s2
-        both = mean(joined({"model": up.model, "generator": up.generator}) for up in ups.values())  # Step s3: 1/K of those who answered
-        return Server(separated(both, "model") or {}, separated(both, "generator"))
+        ups = clients.ask(self.train, Down(model=state.task.model, generator=state.generator))  # Step s2
+        generators: dict[str, State] = {}
+
+        def arriving() -> Iterator[tuple[str, Up]]:  # F and C stream through; G alone waits for the weights
+            for client, up in ups.items():
+                if up.generator is not None:
+                    generators[client] = up.generator
+                yield client, up
+
+        task = self.aggregation.combine(clients, arriving(), state.task)  # Step s3: 1/K of those who answered
+        return Server(task, mean((g, task.weights[client]) for client, g in generators.items()) if generators else None)
+
+    def model(self, state: Server) -> State:
+        return state.task.model
+
+    def notes(self, state: Server) -> Mapping[str, Any]:
+        return self.aggregation.notes(state.task)
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
         features, classes = shapes.features, shapes.outputs if self.class_wise else 0
@@ -198,6 +220,7 @@ class FedADG(Method[Server]):
         return {"generator": generator, "discriminator": partial(self._discriminator, features, shapes.outputs)} if self.adversary else {}
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
+        yield from part_obstacles(self, around)
         features, classes = around.shapes.features, around.shapes.outputs
         if classes < 2:
             yield f"the data set has {classes} class; label smoothing and class-wise alignment need at least 2"

@@ -5,17 +5,18 @@ FedAvg with a proximal term in the local loss: mu/2 |w - w_t|^2 keeps a client's
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from unseen.client import Client
-from unseen.method import Cohort, Fresh, Global, Method, Surroundings, on_client, state_of
-from unseen.ops.averaging import mean
+from unseen.method import Cohort, Fresh, Method, Surroundings, on_client, state_of
 from unseen.optimizers import OptimizerName, make_optimizer
 from unseen.parts import part_obstacles
+from unseen.parts.aggregation import Aggregate, Aggregation, Mean
 from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
 from unseen.parts.sam import SAM, descend
 from unseen.parts.views import Views, task_loss, views_of
@@ -31,11 +32,12 @@ class Down(Payload):
 
 class Up(Payload):
     model: State
-    samples: int
+    samples: int | None  # leaves only where the average is weighted by it
+    perturbed: State | None  # leaves only where the aggregation is sha
 
 
 @dataclass(frozen=True)
-class FedProx(Method[Global]):
+class FedProx(Method[Aggregate]):
     """FedAvg held near the global model by a proximal term."""
 
     title = "FedProx"
@@ -47,6 +49,7 @@ class FedProx(Method[Global]):
     batch: int = hyper(64, "samples in a batch", low=1)
     optimizer: OptimizerName = hyper("adam", "local optimiser; the paper's is sgd")
     lr: float = hyper(1e-4, "learning rate", symbol="eta", low=0.0)
+    aggregation: Aggregation = hyper(Mean(), "how the server averages: mean weighs by samples")
     smoothing: float = hyper(0.0, "mass moved from the true class to all classes", low=0.0, high=1.0)
     views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
     mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch")
@@ -70,14 +73,17 @@ class FedProx(Method[Global]):
         for x, y in client.batches(size=self.batch, epochs=epochs, steps=self.steps):
             x = views_of(self.views, x, client.rng)
             step(x, y, *mixing_of(self.mixstyle, x, client.rng))
-        return Up(model=state_of(net), samples=client.samples)
+        return Up(model=state_of(net), **self.aggregation.upload(client, net))
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         return part_obstacles(self, around)
 
-    def start(self, fresh: Fresh, clients: Cohort) -> Global:
-        return Global(fresh("task"))
+    def start(self, fresh: Fresh, clients: Cohort) -> Aggregate:
+        return Aggregate(fresh("task"))
 
-    def round(self, state: Global, clients: Cohort) -> Global:
+    def round(self, state: Aggregate, clients: Cohort) -> Aggregate:
         ups = clients.ask(self.train, Down(model=state.model))
-        return Global(mean((up.model, up.samples) for up in ups.values()))
+        return self.aggregation.combine(clients, ups.items(), state)
+
+    def notes(self, state: Aggregate) -> Mapping[str, Any]:
+        return self.aggregation.notes(state)

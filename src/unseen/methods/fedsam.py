@@ -10,17 +10,18 @@ A client that is missing in a round has no part in the mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from unseen.client import Client
-from unseen.method import Cohort, Fresh, Global, Method, Surroundings, on_client, state_of
-from unseen.ops.averaging import mean
+from unseen.method import Cohort, Fresh, Method, Surroundings, on_client, state_of
 from unseen.ops.sharpness import sam_step
 from unseen.optimizers import OptimizerName, make_optimizer
 from unseen.parts import part_obstacles
+from unseen.parts.aggregation import Aggregate, Aggregation, Uniform
 from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
 from unseen.parts.views import Views, task_loss, views_of
 from unseen.payload import Payload, State
@@ -35,10 +36,12 @@ class Down(Payload):
 
 class Up(Payload):
     model: State
+    samples: int | None  # leaves only where the average is weighted by it
+    perturbed: State | None  # leaves only where the aggregation is sha
 
 
 @dataclass(frozen=True)
-class FedSAM(Method[Global]):
+class FedSAM(Method[Aggregate]):
     """Clients look for flat minima by sharpness-aware steps."""
 
     title = "FedSAM"
@@ -50,6 +53,7 @@ class FedSAM(Method[Global]):
     batch: int = hyper(32, "samples in a batch", low=1)
     optimizer: OptimizerName = hyper("sgd", "local optimiser")
     lr: float = hyper(0.1, "learning rate", symbol="eta_l", low=0.0)
+    aggregation: Aggregation = hyper(Uniform(), "how the server averages: uniform is the plain mean")
     smoothing: float = hyper(0.0, "mass moved from the true class to all classes", low=0.0, high=1.0)
     views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
     mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch")
@@ -73,11 +77,14 @@ class FedSAM(Method[Global]):
         for x, y in client.batches(size=self.batch, epochs=epochs, steps=self.steps):
             x = views_of(self.views, x, client.rng)
             step(x, y, *mixing_of(self.mixstyle, x, client.rng))
-        return Up(model=state_of(net))
+        return Up(model=state_of(net), **self.aggregation.upload(client, net))
 
-    def start(self, fresh: Fresh, clients: Cohort) -> Global:
-        return Global(fresh("task"))
+    def start(self, fresh: Fresh, clients: Cohort) -> Aggregate:
+        return Aggregate(fresh("task"))
 
-    def round(self, state: Global, clients: Cohort) -> Global:
+    def round(self, state: Aggregate, clients: Cohort) -> Aggregate:
         ups = clients.ask(self.train, Down(model=state.model))
-        return Global(mean(up.model for up in ups.values()))
+        return self.aggregation.combine(clients, ups.items(), state)
+
+    def notes(self, state: Aggregate) -> Mapping[str, Any]:
+        return self.aggregation.notes(state)

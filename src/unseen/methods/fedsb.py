@@ -11,16 +11,17 @@ the same first samples are seen every round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from unseen.client import Client
-from unseen.method import Cohort, Fresh, Global, Method, Surroundings, on_client, state_of
-from unseen.ops.averaging import mean
+from unseen.method import Cohort, Fresh, Method, Surroundings, on_client, state_of
 from unseen.parts import part_obstacles
+from unseen.parts.aggregation import Aggregate, Aggregation, Uniform
 from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
 from unseen.parts.sam import SAM, descend
 from unseen.parts.views import Views, task_loss, views_of
@@ -35,11 +36,13 @@ class Down(Payload):
 
 
 class Up(Payload):
-    model: State  # all that leaves a client
+    model: State  # all that leaves a client, unless it is averaged otherwise than in the paper
+    samples: int | None  # leaves only where the average is weighted by it
+    perturbed: State | None  # leaves only where the aggregation is sha
 
 
 @dataclass(frozen=True)
-class FedSB(Method[Global]):
+class FedSB(Method[Aggregate]):
     """Label smoothing against overconfident clients, and one training budget for all of them."""
 
     title = "FedSB"
@@ -64,6 +67,7 @@ class FedSB(Method[Global]):
     batch: int = hyper(64, "samples in a batch", symbol="B", low=1)
     lr: float = hyper(1e-4, "learning rate of Adam", symbol="eta, Eq. 4", low=0.0)
     resample: bool = hyper(True, "draw the budget's samples afresh each round")
+    aggregation: Aggregation = hyper(Uniform(), "how the server averages: uniform is the plain mean", symbol="1 / K, Eq. 5")
     views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
     mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch")
     sam: SAM | None = hyper(None, "sharpness-aware steps")
@@ -84,14 +88,17 @@ class FedSB(Method[Global]):
         for x, y in client.batches(size=self.batch, steps=self.budget or None, epochs=epochs, shuffle=self.resample, drop_last=True):
             x = views_of(self.views, x, client.rng)
             step(x, y, *mixing_of(self.mixstyle, x, client.rng))
-        return Up(model=state_of(net))
+        return Up(model=state_of(net), **self.aggregation.upload(client, net))
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         return part_obstacles(self, around)
 
-    def start(self, fresh: Fresh, clients: Cohort) -> Global:
-        return Global(fresh("task"))
+    def start(self, fresh: Fresh, clients: Cohort) -> Aggregate:
+        return Aggregate(fresh("task"))
 
-    def round(self, state: Global, clients: Cohort) -> Global:
+    def round(self, state: Aggregate, clients: Cohort) -> Aggregate:
         ups = clients.ask(self.train, Down(model=state.model))
-        return Global(mean(up.model for up in ups.values()))  # Eq. 5; one reply in memory at a time
+        return self.aggregation.combine(clients, ups.items(), state)  # Eq. 5
+
+    def notes(self, state: Aggregate) -> Mapping[str, Any]:
+        return self.aggregation.notes(state)

@@ -48,8 +48,8 @@ class VisionTransformer(HeadedNet):
 
     def look(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         patches = self.conv_proj(x).flatten(2).transpose(1, 2)
-        tokens = self.encoder(torch.cat([self.class_token.expand(len(x), -1, -1), patches], 1))
-        return tokens[:, 0], (tokens[:, 1:].transpose(1, 2).reshape(len(x), _WIDTH, *self.grid),)
+        tokens = self.encoder(torch.cat([self.class_token.expand(x.shape[0], -1, -1), patches], 1))
+        return tokens[:, 0], (tokens[:, 1:].transpose(1, 2).reshape(x.shape[0], _WIDTH, *self.grid),)
 
     def translate(self, state: State) -> State:
         """Also the names of torchvision's older files, and positions learnt on images of another size."""

@@ -16,6 +16,7 @@ from unseen.report.tables import Cell
 __all__ = ["BENCH_FILE", "Collected", "Run", "collect", "differences"]
 
 BENCH_FILE = "bench.json"
+_NEEDED = ("name", "fold", "targets", "task", "metric", "experiment")
 _ALIKE = ("data", "size", "protocol")  # of an experiment; runs that differ here answer different questions
 
 
@@ -94,7 +95,10 @@ def collect(folder: Path, *, force: bool = False, unfinished: bool = False) -> C
 
 def _read(path: Path, below: Path) -> Run:
     about = read_run(path)
-    assert about is not None
+    missing = [key for key in _NEEDED if key not in (about or {})]
+    missing += [key for key in ("seed", "rounds", "set") if about and key not in about["experiment"]]
+    if about is None or missing:
+        raise BadInput(f"{path / 'run.json'} has no {', '.join(missing)}; it was not written by `unseen run`. Remove it, or run it again")
     where = str(path.relative_to(below))
     return Run(where, about, read_records(path / "records.jsonl"), read_records(path / "timings.jsonl"))
 

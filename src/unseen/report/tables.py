@@ -150,6 +150,7 @@ def to_latex(table: Table) -> str:
 
 def _tex(text: str) -> str:
     special = {"\\": r"\textbackslash{}", "±": r"$\pm$", "–": "--", "→": r"$\to$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
     special |= {c: rf"\{c}" for c in "&%$#_{}"}
     return "".join(special.get(c, c) for c in text)
 

@@ -7,6 +7,7 @@ method, its records and its checkpoint stay in one process that a user can watch
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import threading
 import time
@@ -25,12 +26,13 @@ from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, Pus
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import FlowerError
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
+from flwr.superlink.grid import HttpGrid, http_grid
 
 from unseen.engines.flower.mail import MESSAGE_TYPE, from_records, to_records
 from unseen.federation.folder import Federation
@@ -52,9 +54,11 @@ serverapp = "unseen_letters.nothing:app"
 clientapp = "unseen_letters.nothing:app"
 [tool.flwr.app.config]
 """
+http_grid.pull_objects = functools.partial(http_grid.pull_objects, initial_backoff=0.05, backoff_cap=0.5)  # not 1 s and 10 s
 _POLL, _LOOK_AROUND, _HEARTBEAT = 0.1, 2.0, 10.0  # seconds
 _ABSENT = 60.0  # seconds to wait for a site that is not connected
-_AGAIN = (httpx.HTTPError, FlowerError, RunNotRunningException, ConnectionError)  # the SuperLink is away, or gave the run up
+# The SuperLink is away, lost what was being sent, or gave the run up.
+_AGAIN = (httpx.HTTPError, FlowerError, ObjectPushError, ObjectPullError, RunNotRunningException, ConnectionError)
 
 
 def register_clients(federation: Federation, address: str) -> None:

@@ -16,15 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.app import Message
+from flwr.app import Context, Message
 from flwr.app.error import Error
 from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+from flwr.common.serde import context_from_proto
+from flwr.proto.node_pb2 import Node as NodeId
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullAppMessagesRequest, PullTaskInputRequest, SendTaskHeartbeatRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.error import FlowerError
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_confirm_message_received_fn_protobuf, make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError, pull_and_inflate_object_from_tree
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
 from unseen.engines.flower.mail import from_records, to_records
 from unseen.engines.flower.process import FlowerProcess
@@ -35,7 +40,9 @@ from unseen.federation.letters import Sealed
 __all__ = ["Node"]
 
 _POLL, _HEARTBEAT = 0.1, 10.0  # seconds
-_LOST = (httpx.HTTPError, FlowerError)
+_ARRIVAL = 1800.0  # seconds in which a message must be here whole
+# A SuperNode that went away, or a message that it could not give or take.
+_LOST = (httpx.HTTPError, FlowerError, ObjectPullError, ObjectPushError, RuntimeError, ValueError)
 Answer = Callable[[Sealed], Sealed]
 
 
@@ -44,6 +51,7 @@ class Node:
 
     def __init__(self, kit: Kit, server: str | None, say: Callable[[str], None]) -> None:
         self._say = say
+        self._one_at_a_time = threading.Lock()
         self._address = f"127.0.0.1:{_free_port()}"
         home = kit.path / "flower"
         home.mkdir(exist_ok=True, mode=0o700)
@@ -57,15 +65,17 @@ class Node:
         protected = {"/flwr.proto.Runtime/AcquireTask"}
         taker = self._client(SuperExecAuthHttpInterceptor(master_secret=self._secret, protected_methods=protected))
         request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        told = ""
         while True:
             ended = self._process.keep_alive()
-            if ended is not None:
-                self._say(f"the SuperNode ended and is started again; its last words: {ended}")
+            if ended is not None and ended != told:
+                self._say(f"not connected: {ended or 'the SuperNode ended'}; trying again until it works ({self._process.log} has more)")
+                told = ended
             try:
                 acquired = taker.AcquireTask(request)
                 if acquired.token:
-                    self._deliver(acquired.token, answer)
-                    continue
+                    # In a thread: a message whose run has ended may never arrive whole, and must not keep others waiting.
+                    threading.Thread(target=self._deliver, args=(acquired.token, answer), daemon=True).start()
             except _LOST:
                 pass  # not up yet, or just lost: what it held comes again
             time.sleep(_POLL)
@@ -75,9 +85,15 @@ class Node:
         done = threading.Event()
         threading.Thread(target=_beat, args=(client, done), daemon=True).start()
         try:
-            message, context, _, _ = pull_task_input(client)
-            push_message(client, _reply(message, answer), context)
+            message, context = _pull(client)
+            with self._one_at_a_time:
+                reply = _reply(message, answer)
+            push_message(client, reply, context)
             push_task_output(client, context, SubStatus.COMPLETED, "")
+        except _LOST as error:
+            self._say(f"an answer was lost ({type(error).__name__}); the server asks again")
+            with contextlib.suppress(*_LOST):
+                push_task_output(client, None, SubStatus.FAILED, type(error).__name__)
         finally:
             done.set()
             client.close()
@@ -92,6 +108,29 @@ class Node:
         self._process.close()
 
 
+def _pull(client: Any) -> tuple[Message, Context]:
+    """The message of a task. Flower waits a second before it looks again for what has not arrived; here it is 50 ms."""
+    given = client.PullTaskInput(PullTaskInputRequest())
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = given.task_id, given.run.run_id, given.context.node_id
+    context = context_from_proto(given.context)
+    pulled = client.PullMessages(PullAppMessagesRequest())
+    if not pulled.messages_list:
+        raise RuntimeError("a task without a message")
+    tree, node = pulled.message_object_trees[0], NodeId(node_id=context.node_id)
+    message = pull_and_inflate_object_from_tree(
+        tree,
+        make_pull_object_fn_protobuf(client.PullObject, node, context.run_id),
+        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, context.run_id),
+        return_type=Message,
+        max_time=_ARRIVAL,
+        max_tries_per_object=None,
+        initial_backoff=0.05,
+        backoff_cap=0.5,
+    )
+    message.metadata.__dict__["_message_id"] = tree.object_id
+    return message, context
+
+
 def _reply(message: Any, answer: Answer) -> Any:
     letter = None if message.has_error() else from_records(message.content)
     if letter is None:
@@ -102,7 +141,7 @@ def _reply(message: Any, answer: Answer) -> Any:
 def _beat(client: Any, done: threading.Event) -> None:
     """Long work must not look like a lost process."""
     while not done.wait(_HEARTBEAT):
-        with contextlib.suppress(*_LOST, RuntimeError):
+        with contextlib.suppress(*_LOST):
             client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
 
 

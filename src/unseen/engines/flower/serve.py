@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ __all__ = ["serve"]
 
 def serve(federation: Federation, host: str, port: int, say: Callable[[str], None]) -> None:
     """Run the SuperLink until interrupted; one that ends is started again over the same state."""
+    os.umask(0o077)
     path = federation.path
     options = {
         "--host": host,
@@ -36,7 +38,7 @@ def serve(federation: Federation, host: str, port: int, say: Callable[[str], Non
         while True:
             ended = process.keep_alive()
             if ended is not None:
-                say(f"the SuperLink ended and is started again; its last words: {ended}")
+                say(f"the SuperLink ended and is started again {ended}".rstrip())
                 ready = False
             if not ready:
                 ready = _register(federation, address)

@@ -1,4 +1,4 @@
-"""Steps of one network among several, and several networks in one mean."""
+"""Steps of one network among several."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from unseen.ops.averaging import mean
 from unseen.ops.descent import descend, give_momentum, momentum_of
-from unseen.ops.joining import joined, separated
 
 
 def test_only_the_optimisers_own_network_moves_or_gets_a_gradient() -> None:
@@ -33,11 +31,3 @@ def test_momentum_goes_on_where_it_was() -> None:
     assert twin.weight.item() == pytest.approx(before - 0.1 * (0.5 * 4 + 1))
     assert kept["weight"].item() == 4.0  # a copy went in
     assert momentum_of(torch.optim.SGD(net.parameters(), lr=0.1), net) == {}
-
-
-def test_joined_states_have_one_mean_and_come_apart_again() -> None:
-    replies = [joined({"a": {"w": torch.tensor([v])}, "b": {"w": torch.tensor([10 * v])}, "c": None}) for v in (1.0, 4.0)]
-    both = mean(replies)
-    a, b = separated(both, "a"), separated(both, "b")
-    assert a is not None and b is not None and a["w"].item() == 2.5 and b["w"].item() == 25.0
-    assert separated(both, "c") is None

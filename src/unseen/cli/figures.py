@@ -1,0 +1,40 @@
+"""`unseen figure`: pictures from finished runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unseen.cli.answers import answering, screen
+from unseen.cli.options import among
+
+__all__ = ["NAMES", "figure"]
+
+NAMES = ("confusion", "reliability", "tsne", "overlays", "gap", "cam", "generated", "restyled", "surface", "bars", "clients")
+
+
+def figure(
+    name: Annotated[
+        str | None, typer.Argument(help="which figure; without it, all are listed", show_default=False, autocompletion=among(*NAMES))
+    ] = None,
+    folders: Annotated[list[Path] | None, typer.Argument(help="folder of a finished run, or of many", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="file to write: .png or .svg")] = None,
+    rule: Annotated[str, typer.Option(help="which round's model: source (best on source validation) or last")] = "source",
+) -> None:
+    """Draw a figure from a finished run: confusion, reliability, tsne, overlays, gap, cam, and more.
+
+    Example: unseen figure confusion runs/first --out confusion.svg
+    """
+    with answering():
+        from unseen.errors import BadInput
+        from unseen.figures import FIGURES, draw, save
+
+        if name is None:
+            for known, kind in FIGURES.items():
+                screen.print(f"[bold]{known:<12}[/] {kind.about}")
+            return
+        if not folders or out is None:
+            raise BadInput(f"a figure needs a folder and a file: unseen figure {name} runs/first --out {name}.png")
+        save(draw(name, folders, rule=rule), out)
