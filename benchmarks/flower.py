@@ -27,7 +27,7 @@ SITES = ("plain", "textured", "inverted")
 
 def memory() -> dict[str, int]:
     """Megabytes by kind of process, the largest of each."""
-    kinds = ("superlink", "supernode", "federation.worker", "unseen join")
+    kinds = ("process superlink", "process supernode", "federation.worker", "unseen join")
     found: dict[str, int] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:

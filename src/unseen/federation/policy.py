@@ -35,7 +35,7 @@ class Privacy:
     """Clipping and Gaussian noise on everything that leaves, and the most that may be spent."""
 
     on: bool = False
-    clip: float = 1.0  # largest L2 norm of an update, of one image's spectrum, of a score
+    clip: float = 1.0  # largest L2 norm of what one answer changes, all its fields together
     noise: float = 1.0  # standard deviation of the noise, in multiples of clip
     delta: float = 1e-5
     most_epsilon: float = 10.0
