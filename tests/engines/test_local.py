@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 import methods_for_tests as own
 from unseen import Experiment, Method
-from unseen.codec import same_bits
+from unseen.codec import decode, notes_in, same_bits
 from unseen.data.domain import DomainDataset
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, ClientFailed, NoReplies
@@ -76,6 +77,9 @@ def test_a_bad_update_is_left_out_recorded_and_forgotten(tiny: DomainDataset, tm
     assert [sorted(r["missing"]) for r in result.records] == [[], ["a"], ["a"], ["a"]]
     assert "fc.bias is not finite" in result.records[1]["missing"]["a"]
     assert all(torch.isfinite(v).all() for v in result.state.values())
+    versions = json.loads(notes_in((tmp_path / "run/checkpoint.safetensors").read_bytes())["versions"])
+    kept = {c: decode(own.Visits, (tmp_path / "run/memory" / versions[c]["Visits"]).read_bytes()).count for c in "ab"}
+    assert kept == {"a": 1, "b": 4}  # what a client remembered beside a refused answer does not count
 
 
 def test_all_updates_bad_stops_with_the_last_good_state_kept(tiny: DomainDataset, tmp_path: Path) -> None:
