@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,report,medical,h5,flower,export
+EXTRAS := dev,report,medical,h5,flower,privacy,ray,export
 
 .PHONY: setup demo test check format lint types clean
 

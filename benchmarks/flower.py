@@ -1,16 +1,17 @@
-"""What an exchange between machines costs beyond the work itself: three sites on this machine, SuperLink, SuperNodes and TLS.
+"""What exchanges between machines cost beyond the work itself: three sites on this machine, SuperLink, SuperNodes and TLS.
 
-    python benchmarks/flower.py [--megabytes 0 100] [--exchanges 5]
+    python benchmarks/flower.py [--exchanges 8] [--rounds 3] [--width 527]
 
-Each exchange asks three sites for their card, and carries a payload of the given size to each of them.
+First empty exchanges (three sites are asked for their card); then rounds of FedSB with a network of 100 MB (width 527), which travels
+down to each site and back, beside the same rounds in one process; the memory of every process at rest and at its peak.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import secrets
-import socket
 import statistics
 import subprocess
 import sys
@@ -18,74 +19,116 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from loopback import Loopback, command, same
 from unseen.engines.flower.link import FlowerPost
-from unseen.federation.folder import init
+from unseen.federation.folder import Federation, read_federation
 from unseen.federation.letters import Letter, seal
 
 SITES = ("plain", "textured", "inverted")
+TARGET = "outline"
+PROCESSES = {
+    "server: SuperLink": ("serve", "superlink"),
+    "server: unseen serve": ("serve", None),
+    "site: SuperNode": ("plain", "supernode"),
+    "site: unseen join": ("plain", None),
+    "site: worker": ("plain", "federation.worker"),
+}
 
 
-def memory() -> dict[str, int]:
-    """Megabytes by kind of process, the largest of each."""
-    kinds = ("process superlink", "process supernode", "federation.worker", "unseen join")
-    found: dict[str, int] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            peak = next(line for line in (entry / "status").read_text().splitlines() if line.startswith("VmRSS"))
-        except (OSError, StopIteration):
-            continue
-        for kind in kinds:
-            if kind in words and "-m unseen" in words:
-                found[kind] = max(found.get(kind, 0), int(peak.split()[1]) // 1024)
+def memory(town: Loopback) -> dict[str, tuple[int, int]]:
+    """Megabytes of each kind of process: now, and at its peak."""
+    found = {}
+    for kind, (name, child) in PROCESSES.items():
+        pid = town.child(name, child) if child else town.processes[name].pid
+        lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        found[kind] = (int(lines["VmRSS"].split()[0]) // 1024, int(lines["VmHWM"].split()[0]) // 1024)
     return found
+
+
+def ask(federation: Federation, post: FlowerPost) -> float:
+    """Seconds of an exchange without work."""
+    letters = {}
+    for site in SITES:
+        header = {"federation": federation.id, "to": site, "nonce": secrets.token_hex(16), "run": "", "task": "hello"}
+        letters[site] = seal(Letter({**header, "seed": 0, "validation": 0.1}), federation.signing, "question")
+    began = time.perf_counter()
+    for site, answer in post.exchange(letters, 300.0):
+        if isinstance(answer, str):
+            raise SystemExit(f"{site}: {answer}")
+    return time.perf_counter() - began
+
+
+def empty_exchanges(town: Loopback, number: int) -> None:
+    federation = read_federation(town.path)
+    post = FlowerPost(federation)
+    try:
+        began = time.perf_counter()
+        ask(federation, post)
+        print(f"until all three answered: {time.perf_counter() - began:.1f} s after their commands; load average {os.getloadavg()[0]:.1f}")
+        seconds = [ask(federation, post) for _ in range(number)]
+    finally:
+        post.close()
+    print(f"an empty exchange with three sites: median {statistics.median(seconds):.2f} s, from {min(seconds):.2f} to {max(seconds):.2f}")
+
+
+def drive(*arguments: object) -> int:
+    """A run in a process of its own; its peak in megabytes."""
+    process = subprocess.Popen(command("run", *arguments), stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"the run ended with status {status}")
+    return usage.ru_maxrss // 1024
+
+
+def large_rounds(town: Loopback, rounds: int, width: int) -> None:
+    own = ["--method", "fedsb", "--set", "budget=1", "--set", "batch=4", "--data", "styled-digits", "--target", TARGET, "--device", "cpu"]
+    own += ["--network", f"small_cnn:width={width}", "--rounds", str(rounds), "-q"]
+    here, there = town.folder / "here", town.folder / "there"
+    peak_here = drive(*own, "--workers", 1, "--out", here)
+    peak_there = drive(*own, "--minimum-clients", 3, "--out", there, *town.between)
+    size = (there / "model.safetensors").stat().st_size / 1e6
+    print(f"a network of {size:.0f} MB, {rounds} rounds of FedSB; the same bits as in one process: {same(here, there)}")
+    for what, ways in (("train", "down to and up from three sites"), ("score", "down to three sites and the target")):
+        took = {run: statistics.median(_seconds(run, what)) for run in (here, there)}
+        beyond = took[there] - took[here]
+        print(
+            f"  {what}: {size:.0f} MB {ways}: median {took[there]:.1f} s; the work alone, one client after another: {took[here]:.1f} s",
+            end="",
+        )
+        print(f"; beyond it {beyond:.1f} s")
+    print(f"  peak of unseen run at the server: {peak_there} MB (in one process, with the clients: {peak_here} MB)")
+
+
+def _seconds(run: Path, what: str) -> list[float]:
+    """The first round also makes networks."""
+    return [json.loads(line)[what] for line in (run / "timings.jsonl").read_text().splitlines()[1:]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--megabytes", type=int, nargs="+", default=[0])
     parser.add_argument("--exchanges", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--width", type=int, default=527)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
-        path = Path(folder) / "federation"
-        federation = init(path, "localhost", SITES, port)
-        unseen = [sys.executable, "-m", "unseen"]
-        log = (Path(folder) / "log").open("wb")
-        jobs = [subprocess.Popen([*unseen, "serve", "--dir", str(path), "--host", "127.0.0.1"], stdout=log, stderr=log)]
+    print(f"$ python benchmarks/flower.py {' '.join(sys.argv[1:])}".rstrip())
+    with tempfile.TemporaryDirectory() as folder:
+        town = Loopback(Path(folder), (*SITES, TARGET))
+        town.serve()
         for site in SITES:
-            own = ["--data", "styled-digits", "--domain", site, "--dir", f"{folder}/{site}", "--device", "cpu"]
-            jobs.append(subprocess.Popen([*unseen, "join", str(path / "kits" / f"{site}.kit"), *own], stdout=log, stderr=log))
-        post = FlowerPost(federation)
+            town.join(site, "--data", "styled-digits", "--domain", site)
         try:
-            began = time.perf_counter()
-            ask(federation, post, 0)
-            print(f"until all three answered: {time.perf_counter() - began:.1f} s; load average {os.getloadavg()[0]:.1f}")
-            for size in options.megabytes:
-                seconds = [ask(federation, post, size) for _ in range(options.exchanges)]
-                spread = f"median {statistics.median(seconds):.2f} s, from {min(seconds):.2f} to {max(seconds):.2f}"
-                print(f"{size} MB to each of three sites: {spread}; memory in MB {memory()}", flush=True)
+            empty_exchanges(town, options.exchanges)
+            at_rest = memory(town)
+            town.join(TARGET, "--data", "styled-digits", "--domain", TARGET, "--evaluate-only")
+            large_rounds(town, options.rounds, options.width)
+            peaks = memory(town)
         finally:
-            post.close()
-            for job in jobs:
-                job.terminate()
-            for job in jobs:
-                job.wait()
-
-
-def ask(federation, post, megabytes: int) -> float:  # type: ignore[no-untyped-def]
-    payload = secrets.token_bytes(megabytes * 10**6)
-    letters = {}
-    for site in SITES:
-        header = {"federation": federation.id, "to": site, "nonce": secrets.token_hex(16), "run": "", "task": "hello"}
-        letters[site] = seal(Letter({**header, "seed": 0, "validation": 0.1}, payload), federation.signing, "question")
-    began = time.perf_counter()
-    answers = post.exchange(letters, 300.0)
-    if any(isinstance(answer, str) for answer in answers.values()):
-        raise SystemExit(f"no answer: {answers}")
-    return time.perf_counter() - began
+            town.stop()
+    for kind, (now, _) in at_rest.items():
+        print(f"  {kind}: {now} MB at rest, {peaks[kind][1]} MB at its peak")
+    site = sum(now for kind, (now, _) in at_rest.items() if kind.startswith("site"))
+    print(f"a site's processes at rest, before any model: {site} MB together (data of {SITES[0]} included)")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from unseen import Experiment
@@ -31,13 +31,11 @@ class HandPost:
         self.desks, self.tamper = dict(desks), tamper
         self.carried: list[tuple[str, Sealed, Sealed]] = []
 
-    def exchange(self, letters: Mapping[str, Sealed], seconds: float) -> dict[str, Sealed | str]:
-        answers: dict[str, Sealed | str] = {}
-        for client, letter in letters.items():
+    def exchange(self, letters: Mapping[str, Sealed], seconds: float) -> Iterator[tuple[str, Sealed | str]]:
+        for client, letter in reversed(letters.items()):  # answers come in any order
             answer = self.desks[client].answer(letter)
             self.carried.append((client, letter, answer))
-            answers[client] = self.tamper(client, answer)
-        return answers
+            yield client, self.tamper(client, answer)
 
 
 class Town:

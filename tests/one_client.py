@@ -40,11 +40,17 @@ def images(samples: int = 12, classes: int = 3, side: int = 2, seed: int = 0, na
     return Domain(name, rng.integers(0, 255, (samples, 1, side, side)).astype(np.uint8), (np.arange(samples) % classes).astype(np.int64))
 
 
-def client_of(domain: Domain, build: Callable[[], nn.Module], recall: Callable[[type[Any]], Any] = lambda kind: None) -> Client:
+def client_of(
+    domain: Domain,
+    build: Callable[[], nn.Module],
+    recall: Callable[[type[Any]], Any] = lambda kind: None,
+    **others: Callable[[], nn.Module],
+) -> Client:
+    """`build` makes the task network, `others` the networks of further roles."""
     everything, none = np.arange(len(domain)), np.empty(0, dtype=np.int64)
     holding = Holding(domain.name, domain.name, Samples(((domain, everything),)), Samples(((domain, none),)))
     task = Classification(tuple(str(c) for c in range(int(domain.labels.max()) + 1)))
-    pool = Pool({"task": build}, torch.device("cpu"))
+    pool = Pool({"task": build, **others}, torch.device("cpu"))
     return Client(
         holding=holding,
         task=task,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 DOMAINS = ("art", "cartoon", "photo", "sketch")
+CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 
 
 def write_run(
@@ -27,7 +28,11 @@ def write_run(
     metric, beside = ("accuracy", "ece") if task == "classification" else ("dice", "hd95")
     rng = random.Random(f"{method} {fold} {seed}")
     sources = [d for d in DOMAINS if d != fold]
-    clients = {d: {"domain": d, "train": 90 + 40 * n, "validation": 10 + 4 * n} for n, d in enumerate(sources)}
+    clients: dict[str, dict[str, Any]] = {d: {"domain": d, "train": 90 + 40 * n, "validation": 10 + 4 * n} for n, d in enumerate(sources)}
+    if task == "classification":
+        for client in clients.values():
+            drawn = random.Random(f"{client['domain']} {seed}").choices(range(len(CLASSES)), k=client["train"])
+            client["classes"] = [drawn.count(number) for number in range(len(CLASSES))]
     described = {"method": method.lower(), "set": {"lr": 1e-3, "aggregation": {"name": "mean"}}, "data": "pacs", "size": None} | {
         "protocol": "leave-one-domain-out",
         "rounds": rounds,
@@ -37,6 +42,7 @@ def write_run(
         **experiment,
     }
     about = {"name": method, "fold": fold, "targets": [fold], "task": task, "metric": metric, "experiment": described}
+    about |= {"between_sites": False, "model": {"labels": list(CLASSES) if task == "classification" else ["disc", "cup"]}}
     about |= {"departures": {"lr": [1e-4, 1e-3]}, "partition": "0" * 64, "clients": clients, "versions": {"torch": "2.13.0"}}
     lines, timings = [], []
     for number in range(1, (rounds if done is None else done) + 1):

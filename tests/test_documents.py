@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from unseen.cli import app
 from unseen.methods import METHODS
+from unseen.settings import settings_of
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -53,6 +54,13 @@ def test_the_readme_names_every_method_and_its_file() -> None:
     for cls in METHODS.values():
         file = Path(sys.modules[cls.__module__].__file__ or "").relative_to(ROOT)
         assert f"| {cls.title} | {cls.paper} | [{file.name}]({file}) |" in text
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_methods_card_says_how_to_run_it_and_names_every_field(name: str) -> None:
+    text = (ROOT / f"docs/methods/{name}.md").read_text()
+    assert f"`unseen run --method {name}`" in text
+    assert not [s.name for s in settings_of(METHODS[name]) if not re.search(rf"`{s.name}[` ]", text)]
 
 
 def test_every_command_in_the_readme_exists() -> None:

@@ -1,16 +1,20 @@
-"""What leaves a client, method by method: exactly these fields, and only a declared one may grow with the data."""
+"""What leaves a client, method by method: exactly these fields, to the byte, and only a declared one may grow with the data."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import Domain, DomainDataset
 from unseen.training import Silent, train
+from unseen.world import World
 
 LEAVES = {
     "elcfs": {("spectra", "low"), ("train", "model"), ("train", "samples")},
@@ -37,6 +41,7 @@ LEAVES = {
     "feddag-global-student": {*(("train", f) for f in ("teacher", "generator", "perturbed", "student")), ("assess", "losses")},
     "feddag-sam": {("train", "teacher"), ("train", "generator"), ("assess", "losses")},
     "feddag-perturbations": {("train", "teacher"), ("train", "generator")},
+    "feddag+rc+mixstyle+sam": {("train", "teacher"), ("train", "generator"), ("train", "samples")},
     "fedprox": {("train", "model"), ("train", "samples")},
     "feddyn": {("train", "parameters"), ("train", "buffers")},  # the weights, in two pieces
     "feddyn-masks": {("train", "parameters")},  # the U-Net has no buffers
@@ -44,6 +49,7 @@ LEAVES = {
     "fedgca": {("train", "parameters"), ("train", "buffers")},
     "fedgca-kl": {("train", "parameters"), ("train", "buffers")},
     "fedgca-local": {("train", "parameters"), ("train", "buffers")},
+    "fedgca+mixstyle+sam": {("train", "parameters"), ("train", "buffers")},
     "fedsam": {("train", "model")},
     "fedsam-masks": {("train", "model")},
     "fedavg+rc+mixstyle+sam": {("train", "model"), ("train", "samples")},
@@ -54,10 +60,40 @@ LEAVES = {
 }
 
 
-def sent(name: str, data: DomainDataset) -> dict[tuple[str, str], tuple[int, bool]]:
+Rows = list[dict[str, Any]]
+
+
+def sent(name: str, data: DomainDataset) -> tuple[Rows, World]:
     result = train(Experiment(SETTINGS[name].build(), data, "c", rounds=2), None, watch=Silent())
-    rows = [row for record in result.records for row in record["travelled"] if row["direction"] == "sent"]
-    return {(row["task"], row["field"]): (row["bytes"] * len(row["clients"]), row["grows"]) for row in rows}
+    return [row for record in result.records for row in record["travelled"] if row["direction"] == "sent"], result.world
+
+
+def weigh(rows: Rows) -> dict[tuple[str, str], int]:
+    """Bytes of a field over both rounds and all clients."""
+    total: dict[tuple[str, str], int] = {}
+    for row in rows:
+        key = row["task"], row["field"]
+        total[key] = total.get(key, 0) + row["bytes"] * len(row["clients"])
+    return total
+
+
+def bytes_of(tensors: Iterable[Tensor], double: bool = False) -> int:
+    return sum(t.numel() * (8 if double and t.is_floating_point() else t.element_size()) for t in tensors)
+
+
+def allowed(field: str, world: World) -> int:
+    """What one client may send of a field that does not grow, from the networks themselves."""
+    net, part = world.builders["task"](), getattr(world.experiment.method, "aggregation", None)
+    whole, trained = net.state_dict(), dict(net.named_parameters())
+    if field in ("parameters", "buffers"):
+        return bytes_of(value for key, value in whole.items() if (key in trained) == (field == "parameters"))
+    if field == "perturbed":
+        return bytes_of(whole.values(), double=part.float64)
+    if field == "generator":
+        return bytes_of(world.builders["generator"]().state_dict().values())
+    if field == "losses":
+        return 8 * (len(world.clients) - (not part.own))
+    return 8 if field == "samples" else bytes_of(whole.values())  # a model, teacher or student
 
 
 def doubled(data: DomainDataset) -> DomainDataset:
@@ -70,7 +106,11 @@ def doubled(data: DomainDataset) -> DomainDataset:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_exactly_what_is_named_leaves(name: str, tiny: DomainDataset, tiny_masks: DomainDataset) -> None:
     data = tiny if SETTINGS[name].task == "classification" else tiny_masks
-    once, twice = sent(name, data), sent(name, doubled(data))
-    assert set(once) == LEAVES[name]
-    for field, (size, grows) in once.items():
-        assert (twice[field][0] != size) == grows, f"{field} {'should' if grows else 'must not'} grow with the data"
+    (once, world), (twice, _) = sent(name, data), sent(name, doubled(data))
+    assert set(weigh(once)) == LEAVES[name]
+    for row in once:
+        assert row["grows"] or row["bytes"] == allowed(row["field"], world), row
+    more = weigh(twice)
+    for field, size in weigh(once).items():
+        grows = any(row["grows"] for row in once if (row["task"], row["field"]) == field)
+        assert (more[field] != size) == grows, f"{field} {'should' if grows else 'must not'} grow with the data"

@@ -68,6 +68,9 @@ SETTINGS: dict[str, Case] = {
     "feddag-global-student": Case("feddag", {**FEDDAG, "distribution": "global_student", "feature": "logits", "statistics": "copy"}),
     "feddag-sam": Case("feddag", {**FEDDAG, "distribution": "copy", "sam": SAM(0.01), "aggregation": CEA(evaluators=1, own=True)}),
     "feddag-perturbations": Case("feddag", {**FEDDAG, "warmup": 1, "train_on": "perturbations", "aggregation": Uniform()}, reaches=0.0),
+    "feddag+rc+mixstyle+sam": Case(
+        "feddag", {**FEDDAG, "views": RandConv(copies=1), "mixstyle": MixStyle(), "sam": SAM(0.01), "smoothing": 0.1, "aggregation": Mean()}
+    ),
     "fedprox": Case("fedprox", {"lr": 0.02, "batch": 8}),
     "feddyn": Case("feddyn", {"lr": 0.05, "batch": 8, "alpha": 0.1, "epochs": 2, "optimizer": "momentum"}),
     "feddyn-masks": Case(
@@ -79,6 +82,9 @@ SETTINGS: dict[str, Case] = {
         "fedgca", {"lr": 0.02, "batch": 8, "epochs": 2, "copies": 1, "consistency": "kl", "stop_mean": True, "alpha": 1.0, "beta": 1.0}
     ),
     "fedgca-local": Case("fedgca", {"lr": 0.05, "batch": 8, "epochs": 2, "copies": 1, "global_predictions": False, "global_maps": False}),
+    "fedgca+mixstyle+sam": Case(
+        "fedgca", {"lr": 0.05, "batch": 8, "epochs": 2, "copies": 1, "mixstyle": MixStyle(), "sam": SAM(), "smoothing": 0.1}
+    ),
     "fedsam": Case("fedsam", {"lr": 0.05, "batch": 8, "optimizer": "momentum"}),
     "fedsam-masks": Case("fedsam", {"lr": 0.02, "batch": 4, "optimizer": "adam"}, task="segmentation", rounds=8, reaches=0.5),
     "fedavg+rc+mixstyle+sam": Case(

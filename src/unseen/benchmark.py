@@ -12,11 +12,13 @@ from typing import Any
 
 from unseen.data import load
 from unseen.engines.workers import Workers
-from unseen.errors import BadInput, ClientFailed, NoReplies
+from unseen.errors import BadInput, choose
 from unseen.experiment import Experiment, read_experiment
 from unseen.files import write_atomically
 from unseen.methods import METHODS
+from unseen.parallel.cell import why
 from unseen.report.collect import BENCH_FILE
+from unseen.report.trackers import Tracked
 from unseen.training import Watch, train
 
 __all__ = ["BenchmarkCell", "read_benchmark", "run_benchmark", "write_plan"]
@@ -33,8 +35,8 @@ class BenchmarkCell:
     folder: str
 
 
-def read_benchmark(values: Mapping[str, Any], seeds: Sequence[int] | None = None) -> list[BenchmarkCell]:
-    """The cells that a file asks for. Every mistake in it is reported at once."""
+def read_benchmark(values: Mapping[str, Any], seeds: Sequence[int] | None = None, rows: Sequence[str] | None = None) -> list[BenchmarkCell]:
+    """The cells that a file asks for, of all seeds and rows or of some. Every mistake in it is reported at once."""
     values = {key.replace("-", "_"): value for key, value in values.items()}
     common = {k: v for k, v in values.items() if k not in _OF_THE_BENCHMARK}
     problems = _misplaced(values)
@@ -60,7 +62,14 @@ def read_benchmark(values: Mapping[str, Any], seeds: Sequence[int] | None = None
         problems.append("nothing to run: give methods = [...], targets = [...] and seeds = [...]")
     if problems:
         raise BadInput(problems)
-    return cells
+    return cells if rows is None else _of_rows(cells, rows)
+
+
+def _of_rows(cells: list[BenchmarkCell], rows: Sequence[str]) -> list[BenchmarkCell]:
+    labels = list(dict.fromkeys(cell.experiment.name for cell in cells))
+    for row in rows:
+        choose("row", row, labels)
+    return [cell for cell in cells if cell.experiment.name in rows]
 
 
 def _misplaced(values: Mapping[str, Any]) -> list[str]:
@@ -126,8 +135,8 @@ def write_plan(values: Mapping[str, Any], cells: Sequence[BenchmarkCell], out: P
         raise BadInput(f"{out} cannot be written ({error.strerror}); choose another --out") from error
 
 
-def run_benchmark(cells: Sequence[BenchmarkCell], out: Path, workers: int, watch: Watch) -> dict[str, str]:
-    """Run every cell; a cell that fails is reported and the others go on. Returns what failed, and why."""
+def run_benchmark(cells: Sequence[BenchmarkCell], out: Path, workers: int, watch: Watch, track: Sequence[str] = ()) -> dict[str, str]:
+    """Run every cell; a cell that fails is reported and the others go on. `track` names trackers. Returns what failed, and why."""
     failed: dict[str, str] = {}
     with ExitStack() as stack:
         experiment = cells[0].experiment
@@ -135,10 +144,11 @@ def run_benchmark(cells: Sequence[BenchmarkCell], out: Path, workers: int, watch
         for number, cell in enumerate(cells, 1):
             watch.say(f"[{number}/{len(cells)}] {cell.folder}")
             try:
-                train(cell.experiment, out / cell.folder, resume=True, workers=pool, watch=watch)
+                with Tracked(watch, track, out / cell.folder) as tracked:
+                    train(cell.experiment, out / cell.folder, resume=True, workers=pool, watch=tracked)
             except OSError:  # a full disk is not this cell's fault, and the next would meet it too
                 raise
             except Exception as error:
-                failed[cell.folder] = str(error) if isinstance(error, BadInput | NoReplies | ClientFailed) else repr(error)
+                failed[cell.folder] = why(error)
                 watch.say(f"failed: {failed[cell.folder]}")
     return failed

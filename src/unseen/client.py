@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from unseen.data.augment import Augment
 from unseen.data.domain import Holding, Pixels, Samples
 from unseen.data.resident import Reader
 from unseen.graphs import StepGraphs
+from unseen.networks.formats import fast_precision, memory_format
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
 from unseen.task import Task
@@ -23,7 +25,7 @@ from unseen.task import Task
 __all__ = ["Batch", "Client", "Pool", "Precision", "Recall"]
 
 Batch = tuple[Tensor, Tensor]
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "auto"]
 M = TypeVar("M", bound=Memory)
 Step = TypeVar("Step", bound=Callable[..., Any])
 Recall = Callable[[type[Any]], Any]
@@ -48,10 +50,18 @@ class Pool:
         key = (role, number)
         if key not in self._networks:
             with seeded_block(torch.device("cpu"), 0, "pool"):  # whether a network is new must not move a task's draws
-                self._networks[key] = self._builders[role]().to(self.device)
-            if self.graphs is not None:
-                self._networks[key].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+                net = self._builders[role]().to(self.device)
+            self._networks[key] = net.to(memory_format=memory_format(net, self.device))  # type: ignore[call-overload]
         return self._networks[key]
+
+    @cached_property
+    def batch_format(self) -> torch.memory_format:
+        """How images should lie in memory for the task network."""
+        return memory_format(self.network("task", 0), self.device)
+
+    @cached_property
+    def fast_precision(self) -> Precision:
+        return fast_precision(self.network("task", 0), self.device)
 
     def storages(self) -> set[int]:
         """Where the pool's networks keep their weights and buffers."""
@@ -92,7 +102,7 @@ class Client:
         self.id, self.task, self.device, self.rng = holding.client, task, pool.device, rng
         self.remembered: dict[str, Memory] = {}
         self._holding, self._pool, self._reader, self._recall = holding, pool, reader, recall
-        self._precision, self._augment = precision, augment
+        self._precision, self._augment = pool.fast_precision if precision == "auto" else precision, augment
         self._built: dict[str, int] = {}
         self._mean, self._std = (torch.tensor(t).view(1, -1, 1, 1).to(pool.device) for t in (pixels.mean, pixels.std))
 
@@ -138,7 +148,8 @@ class Client:
     ) -> Iterator[Batch]:
         """Training batches: `epochs` whole passes, or exactly `steps` full batches that go on into the next pass.
 
-        `drop_last` leaves out a pass's last, incomplete batch, unless it is the only one.
+        `drop_last` leaves out a pass's last, incomplete batch, unless it is the only one. A last batch of a single image is left
+        out in any case: batch normalisation has no statistics of one.
         """
         if (epochs is None) == (steps is None):
             raise TypeError("give either epochs or steps")
@@ -148,7 +159,7 @@ class Client:
         if epochs is not None:
             for _ in range(epochs):
                 for chunk in _chunks(self._order(shuffle), size):
-                    if len(chunk) == size or not drop_last or len(train) < size:
+                    if len(chunk) == len(train) or len(chunk) >= (size if drop_last else min(size, 2)):
                         yield self._batch(train, chunk, augment=True)
             return
         left = torch.empty(0, dtype=torch.long)
@@ -173,6 +184,17 @@ class Client:
         """How many images hold about that many numbers: batches for passes that only look."""
         images = next(iter(self._holding.validation.parts or self._holding.train.parts))[0].images
         return max(1, min(most, numbers // int(np.prod(images.shape[1:]))))
+
+    def predict(self, net: Callable[[Tensor], Tensor], x: Tensor, size: int) -> Tensor:
+        """What a network in evaluation mode says of a batch.
+
+        On a GPU a batch short of `size` is filled up: its libraries spend seconds on every shape that is new to them.
+        """
+        if self._pool.graphs is None or len(x) == size:
+            return net(x)
+        full = x.new_zeros((size, *x.shape[1:])).contiguous(memory_format=torch.channels_last)
+        full[: len(x)] = x
+        return net(full)[: len(x)]
 
     @property
     def pixel_range(self) -> tuple[Tensor, Tensor]:
@@ -204,8 +226,7 @@ class Client:
         x = images.float().div_(255)
         if augment:
             x, y = self._augment(x, y, self.rng)
-        x = (x - self._mean).div_(self._std)
-        return (x if self._pool.graphs is None else x.to(memory_format=torch.channels_last)), y
+        return (x - self._mean).div_(self._std).contiguous(memory_format=self._pool.batch_format), y
 
 
 def _chunks(order: Tensor, size: int) -> Iterator[Tensor]:

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-__all__ = ["CodecError", "State", "conform", "decode", "encode", "hints_of", "refuse_unstorable", "tensors_in"]
+__all__ = ["CodecError", "State", "conform", "copied", "decode", "encode", "hints_of", "refuse_unstorable", "tensors_in"]
 
 State = dict[str, Tensor]
 T = TypeVar("T")
@@ -179,6 +179,14 @@ def notes_in(data: bytes) -> dict[str, str]:
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     return dict(header.get("__metadata__", {}))
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A copy that lies in memory as it would if it had travelled as bytes, so that sums over it come to the same bits either way.
+
+    On a GPU models stay on the device, in the order that suits it.
+    """
+    return tensor.detach().clone(memory_format=torch.contiguous_format if tensor.device.type == "cpu" else torch.preserve_format)
 
 
 def same_bits(a: State, b: State) -> bool:

@@ -43,7 +43,7 @@ class Experiment:
     size: int | None = hyper(None, "image side in pixels; none takes the data set's own", low=8)
     augment: str = hyper("auto", "augmentation recipe; auto takes the data set's own")
     device: Literal["auto", "cpu", "cuda"] = hyper("auto", "where networks run")
-    precision: Literal["fp32", "bf16"] = hyper("fp32", "number format of the forward pass")
+    precision: Literal["fp32", "bf16", "auto"] = hyper("fp32", "number format of the forward pass; auto: what is faster here")
     threads: int = hyper(1, "threads of one client's task", low=1)
     preset: str | None = hyper(None, "the preset that the method's fields started from")
     label: str | None = hyper(None, "name in tables; none takes the method's")
@@ -147,4 +147,6 @@ def departures(experiment: Experiment, dataset: DomainDataset) -> dict[str, list
         here["augment"] = dataset.augment
     if "network" in here and here["network"] is None:
         here["network"] = dataset.network
+    if "size" in here and here["size"] is None:
+        here["size"] = dataset.size[0]
     return rows | {k: [v, here[k]] for k, v in around.items() if here[k] != v}

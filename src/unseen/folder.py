@@ -22,7 +22,7 @@ from unseen.files import write_atomically
 from unseen.memory import Versions
 from unseen.report.record import Record, read_records, to_line
 
-__all__ = ["Checkpoint", "RunFolder", "read_run"]
+__all__ = ["Checkpoint", "RunFolder", "read_checkpoint", "read_run"]
 
 _MAY_CHANGE = ("rounds",)
 
@@ -94,7 +94,7 @@ class RunFolder:
             if not file.exists():
                 continue
             try:
-                found = _read_checkpoint(file, state_type)
+                found = read_checkpoint(file, state_type)
             except (CodecError, OSError, KeyError, ValueError) as error:
                 say(f"{file.name} cannot be read ({type(error).__name__}); going back further")
                 continue
@@ -151,7 +151,8 @@ def _append(file: Path, line: bytes) -> None:
         os.fsync(stream.fileno())
 
 
-def _read_checkpoint(file: Path, state_type: type) -> Checkpoint:
+def read_checkpoint(file: Path, state_type: type) -> Checkpoint:
+    """A checkpoint whose server state is of this type."""
     data = file.read_bytes()
     state: Any = decode(state_type, data)
     notes = notes_in(data)

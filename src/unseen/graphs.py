@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from unseen.settings import Configured
 from unseen.task import Task
 
-__all__ = ["StepGraphs"]
+__all__ = ["StepGraphs", "no_collection"]
 
 _WARM_UP = 3  # real steps, run as they are, before a recording: libraries set themselves up in them
 _MOST = 32  # recordings kept; a method that makes new tensors in every task would fill the memory
@@ -65,7 +65,7 @@ class _Recording:
         self._inputs = [t.clone(memory_format=torch.preserve_format) for t in batch]
         self._parameters = [p for thing in _things(step) if isinstance(thing, nn.Module) for p in thing.parameters()]
         self._graph = torch.cuda.CUDAGraph()
-        with _no_collection(), torch.cuda.graph(self._graph, stream=stream), autocast():
+        with no_collection(), torch.cuda.graph(self._graph, stream=stream), autocast():
             step(*self._inputs)
         self._gradients = [p.grad for p in self._parameters]
 
@@ -78,7 +78,7 @@ class _Recording:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """The garbage collector may free an older recording, which a GPU does not allow while another is made."""
     gc.collect()
     was_on = gc.isenabled()

@@ -31,10 +31,10 @@ class Scoring:
     def score(self, down: Model, client: Client) -> Scores:
         net = client.build("task", down.model).eval()
         meter = client.task.meter()
-        samples, spacing = 0, client.validation_spacing
+        samples, spacing, size = 0, client.validation_spacing, client.batch_of(_PIXELS_AT_ONCE)
         with torch.no_grad(), client.autocast():
-            for x, y in client.validation(size=client.batch_of(_PIXELS_AT_ONCE)):
-                meter.update(net(x), y, None if spacing is None else spacing[samples : samples + len(x)])
+            for x, y in client.validation(size):
+                meter.update(client.predict(net, x, size), y, None if spacing is None else spacing[samples : samples + len(x)])
                 samples += len(x)
         metrics = meter.compute() if samples else {}
         return Scores(metrics={name: v for name, v in metrics.items() if math.isfinite(v)}, samples=samples)

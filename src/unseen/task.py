@@ -21,8 +21,13 @@ class Task(ABC):
 
     @property
     @abstractmethod
+    def labels(self) -> tuple[str, ...]:
+        """What each of a network's logits (per pixel) stands for: a class, or a structure."""
+
+    @property
     def outputs(self) -> int:
         """How many logits (per pixel) a network for this task has."""
+        return len(self.labels)
 
     @abstractmethod
     def loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor: ...
@@ -44,8 +49,8 @@ class Classification(Task):
     metric = "accuracy"
 
     @property
-    def outputs(self) -> int:
-        return len(self.classes)
+    def labels(self) -> tuple[str, ...]:
+        return self.classes
 
     def loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return F.cross_entropy(logits, labels, label_smoothing=smoothing)
@@ -66,8 +71,8 @@ class Segmentation(Task):
     metric = "dice"
 
     @property
-    def outputs(self) -> int:
-        return len(self.structures)
+    def labels(self) -> tuple[str, ...]:
+        return self.structures
 
     def loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return dice_loss(logits.sigmoid(), labels.to(logits.dtype))

@@ -17,7 +17,7 @@ import torch
 import unseen
 from unseen.codec import State
 from unseen.data.check import check
-from unseen.data.domain import DomainDataset
+from unseen.data.domain import DomainDataset, Holding
 from unseen.data.partition import fingerprint
 from unseen.engines.engine import Engine, Memories
 from unseen.engines.local import LocalEngine
@@ -31,6 +31,7 @@ from unseen.networks.base import TaskNet
 from unseen.report.record import Record, make_record, read_records
 from unseen.report.select import better, source_score
 from unseen.scoring import Model
+from unseen.task import Classification, Task
 from unseen.world import World, build_world
 
 __all__ = ["Elsewhere", "Result", "Silent", "Watch", "run", "train"]
@@ -137,7 +138,7 @@ def train(
             _check_data(world, watch)
         folder = RunFolder(out)
         stack.callback(folder.release)
-        known = folder.claim(describe(world), resume)
+        known = folder.claim(describe(world, between_sites=elsewhere is not None), resume)
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
         engine: Engine = elsewhere.engine(folder.path) if elsewhere else LocalEngine(world, folder.memory, workers, through_bytes)
@@ -222,20 +223,27 @@ def _sweep(memory: Memories, folder: RunFolder) -> None:
         memory.sweep(folder.previous_versions())
 
 
-def describe(world: World) -> dict[str, Any]:
-    """run.json: the whole experiment, what it departs from, who holds what, and the versions it ran with."""
-    experiment = world.experiment
+def describe(world: World, between_sites: bool = False) -> dict[str, Any]:
+    """run.json: the whole experiment, what it departs from, who holds what, what the model takes, and the versions it ran with."""
+    experiment, dataset = world.experiment, world.dataset
     return {
         "name": experiment.name,
         "fold": world.fold.name,
         "targets": [d.name for d in world.fold.targets],
-        "task": world.dataset.task.name,
-        "metric": world.dataset.task.metric,
+        "task": dataset.task.name,
+        "metric": dataset.task.metric,
         "experiment": experiment.description(),
-        "departures": departures(experiment, world.dataset),
+        "departures": departures(experiment, dataset),
         "partition": fingerprint(list(world.holdings.values())),
-        "clients": {
-            name: {"domain": h.domain, "train": len(h.train), "validation": len(h.validation)} for name, h in sorted(world.holdings.items())
+        "between_sites": between_sites,
+        "clients": {name: _held(holding, dataset.task, between_sites) for name, holding in sorted(world.holdings.items())},
+        "model": {  # enough to load it where the data are not at hand
+            "network": experiment.network or dataset.network,
+            "labels": list(dataset.task.labels),
+            "channels": dataset.channels,
+            "size": list(dataset.size),
+            "mean": list(dataset.pixels.mean),
+            "std": list(dataset.pixels.std),
         },
         "versions": {
             "unseen": unseen.__version__,
@@ -244,6 +252,14 @@ def describe(world: World) -> dict[str, Any]:
             "numpy": np.__version__,
         },
     }
+
+
+def _held(holding: Holding, task: Task, between_sites: bool) -> dict[str, Any]:
+    """What a client holds. How many of each class is said of clients on this machine alone: a site keeps that to itself."""
+    counts = {"domain": holding.domain, "train": len(holding.train), "validation": len(holding.validation)}
+    if between_sites or not isinstance(task, Classification):
+        return counts
+    return {**counts, "classes": np.bincount(holding.train.classes(), minlength=task.outputs).tolist()}
 
 
 def about_model(world: World, number: int) -> dict[str, str]:

@@ -78,6 +78,7 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
         able = ", ".join(method.tasks)
         raise BadInput(f"{experiment.name} does {able}; {dataset.name} is a data set for {dataset.task.name}")
     make = functools.partial(_task_net, experiment, dataset, None)
+    _refuse_other_outputs(experiment.network or dataset.network, make, dataset)
     recipe = dataset.augment if experiment.augment == "auto" else choose("augmentation recipe", experiment.augment, [*RECIPES, "auto"])
     return World(
         experiment=experiment,
@@ -95,6 +96,17 @@ def _look(experiment: Experiment, make: Callable[[], TaskNet]) -> TaskNet:
     """A task network to look at."""
     with seeded_block(torch.device("cpu"), experiment.seed, "look"):
         return make()
+
+
+def _refuse_other_outputs(name: str, make: Callable[[], TaskNet], dataset: DomainDataset) -> None:
+    """A network made for the other task would fail only in the first step."""
+    with torch.device("meta"):  # shapes without numbers
+        logits = make().eval()(torch.empty(1, dataset.channels, *dataset.size))
+    per_pixel = logits.ndim == 4
+    if per_pixel != (dataset.task.name == "segmentation"):
+        gives = "one answer per pixel" if per_pixel else "one answer per image"
+        fit = f"use {dataset.network}, which is its usual one"
+        raise BadInput(f"network {name!r} gives {gives}; {dataset.name} is a data set for {dataset.task.name}, so {fit}")
 
 
 def _shapes(dataset: DomainDataset, net: TaskNet) -> Shapes:

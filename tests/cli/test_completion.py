@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from unseen.cli import app
 from unseen.cli.export import _KINDS
 from unseen.cli.figures import NAMES
+from unseen.cli.options import TRACKER_NAMES
 from unseen.cli.report import _RULES
-from unseen.cli.run import _TRACKERS
 from unseen.deploy.exporting import KINDS
 from unseen.figures import FIGURES
 from unseen.report.select import RULES
@@ -38,9 +43,20 @@ def test_a_press_of_tab(words: str, expected: str) -> None:
 
 def test_the_lists_are_complete() -> None:
     """They are written out, because importing what they name takes seconds."""
-    assert tuple(FIGURES) == NAMES and tuple(KINDS) == _KINDS and (*RULES, "all") == _RULES and tuple(TRACKERS) == _TRACKERS
+    assert tuple(FIGURES) == NAMES and tuple(KINDS) == _KINDS and (*RULES, "all") == _RULES and tuple(TRACKERS) == TRACKER_NAMES
 
 
-@pytest.mark.parametrize("command", ["report", "watch", "export", "predict", "evaluate", "figure"])
-def test_help_shows_an_example(command: str) -> None:
-    assert "Example: unseen" in " ".join(CliRunner().invoke(app, [command, "--help"]).output.split())
+def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    below = getattr(found, "commands", {})
+    yield from (one for name, command in below.items() for one in commands(command, (*path, name))) if below else [path]
+
+
+@pytest.mark.parametrize("path", list(commands(typer.main.get_command(app))), ids=" ".join)
+def test_help_shows_an_example(path: tuple[str, ...]) -> None:
+    assert f"Example: unseen {' '.join(path)}" in " ".join(CliRunner().invoke(app, [*path, "--help"]).output.split())
+
+
+def test_the_readme_lists_every_command() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    listed = set(re.findall(r"^unseen (\w+)", text, flags=re.MULTILINE))
+    assert set(typer.main.get_command(app).commands) == listed  # type: ignore[attr-defined]

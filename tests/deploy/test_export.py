@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,9 @@ from unseen.data.domain import DomainDataset, Pixels
 from unseen.deploy import Deployed, export, exporting, load_model
 from unseen.deploy.calibration import fit_temperature, nll
 from unseen.deploy.card import read_card, style_from_text, style_to_text
+from unseen.deploy.finished import FinishedRun
 from unseen.deploy.model import Deployable
+from unseen.deploy.model import _onnx as onnx_session
 from unseen.errors import BadInput
 from unseen.networks import build_network
 from unseen.report.record import read_records
@@ -50,6 +54,56 @@ def test_an_exported_model_answers_as_torch_does(to: str, kind: str, request: py
         for size in (1, 7, len(domain)):  # any batch, also one of a single image
             assert torch.allclose(model.logits(domain.images[:size]), expected[:size], atol=1e-4)
     assert model.card.checked["images"] == sum(len(d) for d in data.domains) and model.card.checked["largest_difference"] <= 1e-4
+
+
+@pytest.mark.parametrize(("network", "side"), [("small_cnn", 32), ("digits_cnn", 32), ("unet:width=4,depth=3", 32)])
+def test_onnx_answers_as_torch_does_on_a_thousand_images(network: str, side: int, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="ONNX needs the extra: export")
+    pytest.importorskip("onnxscript", reason="ONNX needs the extra: export")
+    torch.manual_seed(0)
+    net = build_network(network, outputs=5, channels=3, size=(side, side))
+    deployable = Deployable(net, Pixels((0.4, 0.5, 0.6), (0.2, 0.25, 0.3)))
+    images = torch.rand(1000, 3, side, side)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        deployable.train()(images[:100])  # batch norm gets statistics of its own
+        (tmp_path / "model.onnx").write_bytes(exporting._onnx(deployable.eval(), torch.zeros(2, 3, side, side)))
+        expected = torch.cat([deployable(part) for part in images.split(100)])
+    run = onnx_session(tmp_path / "model.onnx")
+    found = torch.cat([run(part) for part in images.split(100)])
+    as_probabilities = torch.sigmoid if network.startswith("unet") else lambda logits: logits.softmax(1)
+    assert float(expected.std()) > 0.01  # they differ enough to be told apart
+    assert torch.allclose(found, expected, rtol=0, atol=1e-4)
+    assert torch.allclose(as_probabilities(found), as_probabilities(expected), rtol=0, atol=1e-4)
+    if not network.startswith("unet"):
+        assert torch.equal(found.argmax(1), expected.argmax(1))
+
+
+def test_a_file_that_differs_from_torch_cannot_be_loaded(
+    classes_run: Path, tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = exporting._content
+
+    def spoilt(deployable: Deployable, run: FinishedRun, to: str) -> bytes:
+        state = {name: value.clone() for name, value in run.net.state_dict().items()}
+        state[next(name for name in state if name.endswith("bias"))] += 0.05
+        other = copy.deepcopy(run.net)
+        other.load_state_dict(state)
+        return real(deployable, replace(run, net=other), to)
+
+    monkeypatch.setattr(exporting, "_content", spoilt)
+    with pytest.raises(BadInput, match="must not be used: its probabilities differ"):
+        export(classes_run, "safetensors", tmp_path / "model", data=tiny)
+    with pytest.raises(BadInput, match=r"has no card\.json"):
+        load_model(tmp_path / "model")
+
+
+def test_rounding_that_torch_has_too_is_no_difference(
+    classes_run: Path, tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "_TOLERANCE", -1.0)
+    card = load_model(export(classes_run, "safetensors", tmp_path / "model", data=tiny)).card
+    assert card.checked["largest_difference"] == 0.0 < card.checked["tolerance"] < 1e-5
 
 
 class Counting(torch.nn.Module):

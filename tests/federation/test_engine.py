@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.codec import same_bits
 from unseen.data.domain import DomainDataset
+from unseen.errors import WorkerLost
+from unseen.federation.join import Site, Worker
+from unseen.federation.letters import Sealed
+from unseen.methods.fedsb import Down, Up
 from unseen.training import Silent, train
 
 METHODS_BETWEEN_SITES = ("fedsb", "elcfs", "feddag", "fedadg", "fedavg-sha", "feddyn", "elcfs-masks")
@@ -27,3 +32,37 @@ def test_the_same_bits_as_in_process(name: str, tiny: DomainDataset, tiny_masks:
     assert same_bits(here.state, there.state)
     for file in ("records.jsonl", "model.safetensors", "best.safetensors"):
         assert (tmp_path / "here" / file).read_bytes() == (tmp_path / "there" / file).read_bytes()
+
+
+def test_answers_wait_on_disk_and_are_read_one_at_a_time(tiny: DomainDataset, tmp_path: Path) -> None:
+    town, experiment = Town(tmp_path, tiny, None), Experiment(SETTINGS["fedsb"].build(), "tiny", rounds=1)
+    (tmp_path / "run/answers").mkdir(parents=True)
+    (tmp_path / "run/answers/9.answer").write_bytes(b"left by a killed process")
+    engine = town.federate(experiment).engine(tmp_path / "run")
+    cohort = engine.cohort(1)
+    read: list[weakref.ref[Up]] = []
+    names = []
+    for name, up in cohort.ask(experiment.method.train, Down(model=engine.world.fresh("task"))).items():  # type: ignore[attr-defined]
+        assert not any(ref() is not None for ref in read)
+        assert len(list((tmp_path / "run/answers").iterdir())) == 3
+        names.append(name)
+        read.append(weakref.ref(up))
+        del up
+    assert names == ["a", "b", "c"] and not (tmp_path / "run/answers").exists()
+
+
+def test_a_site_whose_worker_keeps_ending_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker without enough memory is killed over the same question again; the site says so instead of trying for ever."""
+    monkeypatch.setattr(Worker, "_start", lambda self: None)
+    worker = Worker(Site("x.kit", str(tmp_path), "styled-digits"))
+    calls: list[str] = []
+
+    def killed(header: object, body: bytes) -> None:
+        calls.append("asked")
+        raise EOFError
+
+    monkeypatch.setattr(worker, "_call", killed)
+    monkeypatch.setattr(worker, "close", lambda: calls.append("started again"))
+    with pytest.raises(WorkerLost, match="ended twice over one question"):
+        worker.answer(Sealed("", b"", b""))
+    assert calls == ["asked", "started again", "asked"]

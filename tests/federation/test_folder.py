@@ -72,6 +72,19 @@ def test_kits_that_are_none(tmp_path: Path) -> None:
     assert not list((tmp_path / "site").iterdir())
 
 
+@pytest.mark.parametrize("line", ['client = "../a"', 'client = "a/b"', "client = 3", "server = []"])
+def test_a_kit_with_names_that_no_federation_gives(line: str, tmp_path: Path) -> None:
+    made = init(tmp_path / "fed", "localhost", ["a"])
+    with zipfile.ZipFile(made.path / "kits/a.kit") as archive:
+        archive.extractall(tmp_path / "kit")
+    lines = (tmp_path / "kit/kit.toml").read_text().splitlines()
+    changed = [line if old.startswith(line.split()[0] + " ") else old for old in lines]
+    assert changed != lines
+    (tmp_path / "kit/kit.toml").write_text("\n".join(changed))
+    with pytest.raises(BadInput, match="not a kit"):
+        open_kit(tmp_path / "kit", tmp_path / "site")
+
+
 def test_an_expired_certificate_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = init(tmp_path / "fed", "localhost", ["a"], days=2)
 

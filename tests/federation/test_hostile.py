@@ -128,8 +128,8 @@ def test_replayed_exchanged_and_oversized_answers_are_refused(tiny: DomainDatase
     before, after = go(town, "replayed-within").records  # the answer of round 1 again in round 2, and as a score
     assert not before["missing"] and "another question" in after["missing"]["b"]
     mine: dict[str, Sealed] = {}
-    town.post.tamper = lambda client, sealed: mine.setdefault("a", sealed) if client in "ab" and sealed.payload else sealed
-    assert "signature" in go(town, "exchanged", rounds=1).records[0]["missing"]["b"]
+    town.post.tamper = lambda client, sealed: mine.setdefault("b", sealed) if client in "ab" and sealed.payload else sealed
+    assert "signature" in go(town, "exchanged", rounds=1).records[0]["missing"]["a"]  # that of b, which came first
     town.post.tamper = lambda client, sealed: sealed
     with pytest.raises(NoReplies, match="at most 100 are taken"):
         go(town, "small", rounds=1, terms=Terms(most_bytes=100))
@@ -187,7 +187,7 @@ def test_a_site_survives_any_signed_question(question: tuple[Town, Letter], data
 
 def test_a_question_is_answered_once_but_a_lost_answer_is_given_again(question: tuple[Town, Letter]) -> None:
     town, letter = question
-    _, sealed, answer = town.post.carried[-1]
+    sealed, answer = next((asked, given) for client, asked, given in reversed(town.post.carried) if client == "c")
     assert town.post.desks["c"].answer(sealed) == answer
     assert town.desk("c").answer(sealed) == answer  # the process died with its answer: the same again
     answer = town.post.desks["a"].answer(seal(letter, town.federation.signing, "question"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,23 @@ def test_a_full_disk_leaves_the_ledger_whole(tmp_path: Path, monkeypatch: pytest
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
             ledger.append([{"run": "lost"}])
+    ledger.append([{"run": "kept"}])
+    assert verify(file) == 4 and [e["run"] for e in read_ledger(file)][-1] == "kept"
+
+
+def test_lines_that_a_disk_takes_in_part_are_taken_back(tmp_path: Path) -> None:
+    """The kernel takes what still fits and refuses the rest, as a full disk does; the limit is lifted again afterwards."""
+    resource = pytest.importorskip("resource")
+    file = filled(tmp_path)
+    ledger, before = Ledger(file), resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 400, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            ledger.append([{"run": "lost", "field": n} for n in range(3)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
     ledger.append([{"run": "kept"}])
     assert verify(file) == 4 and [e["run"] for e in read_ledger(file)][-1] == "kept"
 

@@ -90,6 +90,10 @@ def test_files(tmp_path: Path) -> None:
         read_policy(file)
     text = str(bad.value)
     assert "did you mean 'methods'" in text and "did you mean 'model'" in text and "minimum_clients is '3'" in text and "5 problems" in text
+    for number in ("0", "-1", "inf", "nan"):
+        file.write_text(f"[privacy]\nnoise = {number}\n")
+        with pytest.raises(BadInput, match="privacy: expected"):
+            read_policy(file)
     for content in (b"\xff", b"= 3"):
         file.write_bytes(content)
         with pytest.raises(BadInput, match="not a TOML file"):

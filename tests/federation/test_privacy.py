@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq
+from scipy.stats import norm
 
+from unseen.errors import BadInput
 from unseen.federation.policy import Privacy, Rejected
 from unseen.federation.privacy import Accountant, epsilon, privatised
 from unseen.payload import Payload, State
@@ -26,13 +30,32 @@ class Up(Payload):
     model: State
 
 
-@given(answers=st.integers(1, 500), noise=st.floats(0.3, 20), delta=st.floats(1e-9, 1e-2))
-def test_epsilon_is_the_smallest_over_all_orders(answers: int, noise: float, delta: float) -> None:
-    def at(order: float) -> float:
-        return answers * order / (2 * noise**2) + math.log(1 / delta) / (order - 1)
+def closed_form(answers: int, noise: float, delta: float) -> float:
+    """Mironov, "Renyi differential privacy", 2017: T answers have divergence T a / (2 z^2) of order a (Corollary 3), and so
+    epsilon <= min over a of T a / (2 z^2) + log(1 / delta) / (a - 1) (Proposition 3)."""
+    rate = answers / (2 * noise**2)
+    return rate + 2 * math.sqrt(rate * math.log(1 / delta))
 
-    best = minimize_scalar(lambda t: at(1 + math.exp(t)), bounds=(-15, 15), method="bounded", options={"xatol": 1e-10})
-    assert epsilon(answers, noise, delta) == pytest.approx(best.fun, rel=1e-6)
+
+@given(answers=st.integers(1, 500), noise=st.floats(0.3, 20), delta=st.floats(1e-9, 1e-2))
+def test_epsilon_against_the_closed_form_and_the_exact_curve(answers: int, noise: float, delta: float) -> None:
+    """Between the exact trade-off of the Gaussian mechanism (Balle and Wang, 2018, Theorem 8) and Mironov's bound, and near both."""
+    spent = epsilon([(noise, answers)], delta)
+    sigma = noise / math.sqrt(answers)  # so many answers are one with this noise
+
+    def delta_at(eps: float) -> float:
+        near, far = 1 / (2 * sigma) - eps * sigma, -1 / (2 * sigma) - eps * sigma
+        return float(norm.cdf(near) - math.exp(eps + norm.logcdf(far)))
+
+    exact = brentq(lambda eps: delta_at(eps) - delta, 0, 2 * closed_form(answers, noise, delta)) if delta_at(0) > delta else 0.0
+    assert exact <= spent * (1 + 1e-9) and spent <= closed_form(answers, noise, delta) * (1 + 1e-3)
+
+
+@given(history=st.lists(st.tuples(st.floats(0.5, 10), st.integers(1, 50)), min_size=1, max_size=5))
+def test_answers_with_different_noise_add_up(history: list[tuple[float, int]]) -> None:
+    """Gaussian divergences add up as 1 / z^2, so a mixed history is one of a single noise."""
+    total = sum(number / noise**2 for noise, number in history)
+    assert epsilon(history, 1e-5) == pytest.approx(epsilon([(total**-0.5, 1)], 1e-5), rel=1e-6)
 
 
 def test_an_update_is_clipped_and_noised_as_a_whole() -> None:
@@ -59,11 +82,28 @@ def test_scores_are_noised_and_small_updates_left_alone() -> None:
 
 
 def test_the_accountant_remembers_and_refuses(tmp_path: Path) -> None:
-    privacy = Privacy(on=True, noise=4.0, most_epsilon=3.0)
+    privacy, file = Privacy(on=True, noise=4.0, most_epsilon=3.0), tmp_path / "privacy.json"
     spent = []
     with pytest.raises(Rejected, match="privacy: epsilon would be"):
         for _ in range(100):
-            accountant = Accountant(privacy, tmp_path / "privacy.json")  # a restart in between
-            accountant.refuse_overspent("run")
-            spent.append(accountant.spend("run"))
-    assert spent == sorted(spent) and spent[-1] <= 3.0 < epsilon(len(spent) + 1, 4.0, 1e-5)
+            accountant = Accountant(privacy, file)  # a restart in between
+            accountant.refuse_overspent()
+            spent.append(accountant.spend())
+    assert spent == sorted(spent) and spent[-1] <= 3.0 < epsilon([(4.0, len(spent) + 1)], 1e-5)
+    less_noise = Accountant(dataclasses.replace(privacy, noise=8.0, most_epsilon=100.0), file)  # what was spent stays spent
+    assert less_noise.spend() == epsilon([(4.0, len(spent)), (8.0, 1)], 1e-5)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"answers": [{"noise": -1, "number": 1}]}', '{"answers": [{"noise": 1}]}'])
+def test_a_site_that_cannot_tell_what_it_spent_stops(content: str, tmp_path: Path) -> None:
+    (tmp_path / "privacy.json").write_text(content)
+    with pytest.raises(BadInput, match="privacy was spent"):
+        Accountant(Privacy(on=True), tmp_path / "privacy.json")
+
+
+def test_opacus_is_imported_only_with_privacy_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opacus", None)
+    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
+    Accountant(Privacy(), tmp_path / "privacy.json")
+    with pytest.raises(BadInput, match=r"pip install 'unseen\[privacy\]'"):
+        Accountant(Privacy(on=True), tmp_path / "privacy.json")

@@ -11,7 +11,7 @@ import torch
 
 import unseen
 from unseen.data.domain import DomainDataset
-from unseen.deploy.exporting import FinishedRun
+from unseen.deploy.finished import FinishedRun
 from unseen.figures import finished_run
 from unseen.methods.elcfs import ELCFS
 from unseen.methods.fedadg import FedADG

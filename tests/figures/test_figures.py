@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from synthetic_runs import write_bench, write_run
 from unseen.cli import app
 from unseen.data.domain import DomainDataset
-from unseen.deploy.exporting import FinishedRun
+from unseen.deploy.finished import FinishedRun
 from unseen.errors import BadInput
 from unseen.figures import FIGURES, draw, save
 from unseen.figures.attention import activation_maps, cam
@@ -40,6 +40,7 @@ OF_RUNS = {
     "generated": "feddag",
     "restyled": "elcfs",
     "surface": "fedavg",
+    "plane": "feddag",
 }
 
 
@@ -128,7 +129,7 @@ def test_bars_and_client_counts(tmp_path: Path) -> None:
     write_run(tmp_path / "c/more", "FedAvg", "art", clients=8)
     run = tmp_path / "c/more/run.json"
     run.write_text(run.read_text().replace('"clients": {', '"clients": {"extra": {"domain": "cartoon", "train": 1, "validation": 1}, '))
-    found = collect(tmp_path / "c")
+    found = collect(tmp_path / "c", repeats=True)
     counts = client_counts(found.finished, "last")["fedavg"]
     scores = {(r.fold, len(r.about["clients"])): 100 * r.records[-1]["target"][r.fold]["accuracy"] for r in found.runs}
     assert counts[3].mean == pytest.approx((scores["art", 3] + scores["photo", 3]) / 2) and counts[4].mean == pytest.approx(

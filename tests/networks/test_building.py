@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from unseen import ELCFS, Experiment, FedAvg
 from unseen.errors import BadInput
 from unseen.networks import NETWORKS, TaskNet, TwoLayerHead, build_network, freeze_batch_norm
 from unseen.networks.norm import FrozenBatchNorm2d
+from unseen.world import build_world
 
 
 def small(name, **changes):
@@ -132,3 +134,10 @@ def test_the_two_layer_head_is_linear():
     by_hand = features @ (head.output.weight @ head.inner.weight).T + head.output.weight @ head.inner.bias + head.output.bias
     torch.testing.assert_close(head(features), by_hand, atol=1e-5, rtol=1e-5)
     assert torch.equal(net(torch.ones(1, 1, 32, 32)), head(net(torch.ones(1, 1, 32, 32), full=True).features))
+
+
+def test_a_network_for_the_other_task_is_refused_before_round_1(tiny, tiny_masks):
+    with pytest.raises(BadInput, match="'unet:width=2,depth=3' gives one answer per pixel; tiny is a data set for classification"):
+        build_world(Experiment(FedAvg(), tiny, "c", network="unet:width=2,depth=3"))
+    with pytest.raises(BadInput, match=r"'small_cnn' gives one answer per image.*use unet:width=4,depth=3"):
+        build_world(Experiment(ELCFS(gamma=0.0), tiny_masks, "c", network="small_cnn"))

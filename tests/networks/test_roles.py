@@ -1,5 +1,7 @@
 """Networks beside the task network: FedDAG's image generator, FedADG's distribution generator and discriminator."""
 
+import math
+
 import pytest
 import torch
 
@@ -47,8 +49,7 @@ def test_distribution_generator_by_hand():
     net = DistributionGenerator(noise=2, classes=3, features=4)
     noise, label = torch.rand(5, 2), torch.eye(3)[[0, 1, 2, 0, 1]]
     hidden = torch.cat([noise, label], 1) @ net.fc1.weight.T
-    hidden = torch.where(hidden > 0, hidden, 0.01 * hidden)
-    torch.testing.assert_close(net(noise, label), (hidden @ net.fc2.weight.T).clamp(min=0))
+    torch.testing.assert_close(net(noise, label), (hidden.clamp(min=0) @ net.fc2.weight.T).clamp(min=0))
     assert net.fc1.out_features == net.fc2.out_features == 4  # as printed: both of the feature's size
 
 
@@ -91,15 +92,25 @@ def test_where_the_label_joins(label, projected, projection_reads, first_layer_r
     assert one.shape == (6,) and ((one > 0) & (one < 1)).all() and not torch.allclose(one, two)
 
 
-def test_discriminator_by_hand():
+@pytest.mark.parametrize("leak", [0.0, 0.3])
+def test_discriminator_by_hand(leak):
     torch.manual_seed(0)
-    net = Discriminator(features=4, classes=2, projected=3, hidden=5)
+    net = Discriminator(features=4, classes=2, projected=3, hidden=5, leak=leak)
     h, label = torch.randn(6, 4), torch.eye(2)[[0, 1, 0, 1, 0, 1]]
     read = torch.cat([h @ net.project.matrix, label], 1)
     hidden = read @ net.fc1.weight.T + net.fc1.bias
-    hidden = torch.where(hidden > 0, hidden, 0.01 * hidden)
+    hidden = torch.where(hidden > 0, hidden, leak * hidden)
     expected = 1 / (1 + torch.exp(-(hidden @ net.fc2.weight.T + net.fc2.bias)))
     torch.testing.assert_close(net(h, label), expected[:, 0])
+
+
+def test_in_half_precision_a_sure_discriminator_is_not_rounded_to_certainty():
+    net = Discriminator(4, 0, None)
+    net.fc2.weight.data.zero_()
+    net.fc2.bias.data.fill_(7.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        score = net(torch.randn(2, 4), torch.empty(2, 0))
+    torch.testing.assert_close(1 - score, torch.full((2,), 1 / (1 + math.exp(7.0))), rtol=1e-3, atol=0)
 
 
 def test_without_classes_the_label_is_not_read():

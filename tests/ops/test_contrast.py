@@ -117,3 +117,13 @@ def test_an_empty_mask_gives_zeros_and_sixteen_bits_are_summed_in_thirty_two() -
     ones = torch.ones(1, 1, 100, 100, dtype=torch.bfloat16)  # counting in bfloat16 would stop at 256
     with torch.autocast("cpu", torch.bfloat16):
         assert masked_average([ones], torch.ones(1, 1, 100, 100)).item() == 1.0
+
+
+@pytest.mark.parametrize("loss", [info_nce, nt_xent])
+def test_similarities_are_not_rounded_to_sixteen_bits(loss: Loss) -> None:
+    """Cosines near 1 would be off by up to 0.002, which a temperature of 0.05 makes 0.04."""
+    h = (normal(2, 3, 4, 24).abs() + 2).float()
+    valid = torch.ones(4, dtype=torch.bool)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = loss(h[0], h[1], valid, 0.05)
+    assert got.item() == pytest.approx(loss(h[0].double(), h[1].double(), valid, 0.05).item(), rel=1e-5)

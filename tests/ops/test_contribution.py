@@ -41,6 +41,12 @@ def test_equal_scores_and_beta_zero_give_the_plain_mean(score: float, beta: floa
     assert balanced_weights({n: score + i for i, n in enumerate(names)}, 0.0) == dict.fromkeys(names, 1 / clients)
 
 
+def test_no_score_and_no_beta_is_too_large() -> None:
+    """Of models that lose 1e-12 and 1e9 everywhere, and of models that all lose 1e9."""
+    assert balanced_weights({"a": 1e12, "b": 1e-9}, 40.0) == {"a": 1.0, "b": 0.0}
+    assert balanced_weights({"a": 1e-9, "b": 1e-9}, 40.0) == {"a": 0.5, "b": 0.5}
+
+
 def test_equation_5_by_hand_and_scaled_to_the_number_of_clients() -> None:
     everybody = {"a": {"a": 0.1, "b": 0.5, "c": 0.3}, "b": {"a": 0.2, "b": 0.4, "c": 0.5}, "c": {"a": 0.7, "b": 0.9, "c": 0.2}}
     assert generalisation_scores(everybody, 3) == pytest.approx({"a": 1 / 1.0, "b": 1 / 1.8, "c": 1 / 1.0})

@@ -26,8 +26,18 @@ def test_momentum_goes_on_where_it_was() -> None:
     assert kept["weight"].item() == 4.0
     other = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.5)
     give_momentum(other, twin, kept)
-    before = twin.weight.item()
+    twin.weight.data.fill_(1.0)
     descend(other, twin.weight.sum())
-    assert twin.weight.item() == pytest.approx(before - 0.1 * (0.5 * 4 + 1))
+    assert twin.weight.item() == pytest.approx(1 - 0.1 * (0.5 * 4 + 1))
     assert kept["weight"].item() == 4.0  # a copy went in
     assert momentum_of(torch.optim.SGD(net.parameters(), lr=0.1), net) == {}
+
+
+def test_momentum_that_is_there_already_is_written_in_place() -> None:
+    """A step recorded on a GPU goes on using the buffer it was recorded with."""
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
+    descend(optimizer, net(torch.ones(1, 2)).sum())
+    recorded = optimizer.state[net.weight]["momentum_buffer"]
+    give_momentum(optimizer, net, {"weight": torch.tensor([[7.0, 8.0]])})
+    assert recorded.tolist() == [[7.0, 8.0]] and optimizer.state[net.weight]["momentum_buffer"] is recorded

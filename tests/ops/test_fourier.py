@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unseen.ops.fourier import draw_rows, low_amplitudes, low_spectrum, restyle, window
+from unseen.ops.fourier import draw_rows, low_amplitudes, low_spectrum, restyle, take_rows, window
 
 Array = NDArray[np.float64]
 
@@ -123,3 +123,11 @@ def test_drawn_sites_are_equally_likely_whatever_they_hold() -> None:
     assert torch.allclose(site.bincount() / 6000, torch.full((3,), 1 / 3), atol=0.03)
     assert rows.unique().numel() == 40  # and within a site every spectrum
     assert torch.allclose(rows[site == 1].sub(1).bincount() / (site == 1).sum(), torch.full((9,), 1 / 9), atol=0.03)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(0, 2**31))
+def test_rows_are_taken_as_if_all_parts_lay_end_to_end(sizes: list[int], seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    parts = [torch.rand(size, 2, generator=rng) for size in sizes]
+    rows = torch.randint(sum(sizes), (3, 7), generator=rng)
+    assert torch.equal(take_rows(parts, rows), torch.cat(parts)[rows])

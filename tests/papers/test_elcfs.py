@@ -187,6 +187,19 @@ def test_an_image_with_an_empty_or_a_full_mask_has_no_boundary_term(method: ELCF
     assert method.boundary([maps], torch.full_like(y, fill)).item() == 0
 
 
+def test_a_structure_that_an_image_lacks_takes_the_term_from_that_structure_alone() -> None:
+    """Image 1 has no cup, image 2 is all disc: the disc's term is that of images 0 and 1, the cup's that of 0 and 2."""
+    net, (x, t, y) = unet(), batch()
+    y[0, 0, :, :6] = 1  # reaches the image's border
+    y[1, 1], y[2, 0] = 0, 1
+    maps = net(torch.cat([x[None], t]).flatten(0, 1), full=True).maps
+    wanted = 0.0
+    for structure, images in ((0, (0, 1)), (1, (0, 2))):
+        h = [[regions(net, version, masks, 2) for version in (x, *t)] for masks in edges(y, structure)]
+        wanted += sum(equation_7([[version[n] for version in kind] for kind in h], 0.5) for n in images) / 2
+    assert PAPER.boundary([maps], y).item() == pytest.approx(wanted, rel=1e-9)
+
+
 def linear(weight: Tensor) -> TaskNet:
     """A network whose only weights are a linear layer's, on images of two pixels."""
     from unseen.networks.base import Outputs

@@ -60,18 +60,18 @@ def bench(data: DomainDataset, folder: Path, **values: Any) -> Bench:
     return Bench(build_world(Experiment(FedADG(**values), data, "c")), MemoryStore(folder))
 
 
-def mlp(state: State, x: Tensor) -> Tensor:
-    """Two layers with a LeakyReLU between, from the numbers alone."""
+def mlp(state: State, x: Tensor, leak: float) -> Tensor:
+    """Two layers with a ReLU between, leaking in the released form, from the numbers alone."""
     hidden = x @ state["fc1.weight"].T + state["fc1.bias"]
-    return torch.where(hidden > 0, hidden, 0.01 * hidden) @ state["fc2.weight"].T + state["fc2.bias"]
+    return torch.where(hidden > 0, hidden, leak * hidden) @ state["fc2.weight"].T + state["fc2.bias"]
 
 
-def judge(state: State, h: Tensor, label: Tensor) -> Tensor:
-    return 1 / (1 + torch.exp(-mlp(state, torch.cat([h @ state["project.matrix"], label], 1))[:, 0]))
+def judge(state: State, h: Tensor, label: Tensor, leak: float) -> Tensor:
+    return 1 / (1 + torch.exp(-mlp(state, torch.cat([h @ state["project.matrix"], label], 1), leak)[:, 0]))
 
 
-def dream(state: State, z: Tensor, label: Tensor) -> Tensor:
-    return mlp(state, torch.cat([z, label], 1)).clamp(min=0)
+def dream(state: State, z: Tensor, label: Tensor, leak: float) -> Tensor:
+    return mlp(state, torch.cat([z, label], 1), leak).clamp(min=0)
 
 
 def moved(state: State, loss: Tensor, leaves: State, lr: float, speed: State | None = None) -> State:
@@ -99,12 +99,13 @@ class ByHand:
         self.x = images.float() / 255
         self.z = torch.rand(36, 16, generator=rng)  # the small network has 16 features
         self.label = torch.eye(3)[self.y] * self.method.one_hot
+        self.leak = 0.2 if self.method.order == "d-fc-g" else 0.0
 
     def fc(self) -> None:
         out = self.net(self.x, full=True)
         smooth = torch.full_like(out.logits, 0.1 / 3).scatter_(1, self.y[:, None], 0.9 + 0.1 / 3)
         error = -(smooth * out.logits.log_softmax(1)).sum(1).mean()
-        fooled = ((1 - judge(self.d, out.features, self.label)) ** 2).mean()  # Eq. 3
+        fooled = ((1 - judge(self.d, out.features, self.label, self.leak)) ** 2).mean()  # Eq. 3
         grads = torch.autograd.grad(0.85 * fooled + 0.15 * error, [*self.net.parameters()])
         for weight, grad in zip(self.net.parameters(), grads, strict=True):
             weight.data -= 0.1 * grad
@@ -116,14 +117,15 @@ class ByHand:
             self.net.train()
         leaves = leaves_of(self.d)
         both = {**self.d, **leaves}
-        of_h, of_ref = judge(both, h, self.label), judge(both, dream(self.g, self.z, self.label), self.label)
+        of_h = judge(both, h, self.label, self.leak)
+        of_ref = judge(both, dream(self.g, self.z, self.label, self.leak), self.label, self.leak)
         printed = -(((1 - of_h) ** 2).mean() + (of_ref**2).mean())  # Eq. 2
         released = ((1 - of_ref) ** 2).mean() + (of_h**2).mean()
         self.d = moved(self.d, printed if self.method.discriminator_loss == "paper" else released, leaves, 0.3, self.speed)
 
     def generator(self) -> None:
         leaves = leaves_of(self.g)
-        score = judge(self.d, dream(leaves, self.z, self.label), self.label)
+        score = judge(self.d, dream(leaves, self.z, self.label, self.leak), self.label, self.leak)
         printed, released = ((1 - score) ** 2).mean(), (score**2).mean()  # Eq. 4
         self.g = moved(self.g, printed if self.method.generator_loss == "paper" else released, leaves, 0.7)
 
@@ -131,6 +133,7 @@ class ByHand:
 ONE_STEP = {"lr_f": 0.1, "lr_d": 0.3, "lr_g": 0.7, "classification_epochs": 0, "alignment_epochs": 1, "batch": 36}
 RELEASED = {
     "order": "d-fc-g", "extract": "evaluation", "one_hot": 0.7, "discriminator_loss": "lsgan", "generator_loss": "adversarial",
+    "leak": 0.2,
 }  # fmt: skip
 
 

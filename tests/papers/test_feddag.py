@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import unseen.methods.feddag as module
+from conftest import tiny_classification
 from unseen import BadInput, Experiment, FedAvg, FedDAG
 from unseen.client import Batch, Client
 from unseen.codec import State, same_bits
 from unseen.data.domain import DomainDataset
 from unseen.engines.local import LocalEngine
 from unseen.engines.tasks import Place, TaskRunner
-from unseen.experiment import read_experiment
+from unseen.experiment import departures, read_experiment
 from unseen.memory import MemoryStore
 from unseen.method import Refused, Replies, state_of
 from unseen.methods.feddag import Down, Kept, Server, Up
@@ -148,7 +149,9 @@ def test_each_step_changes_its_own_network_alone(tiny: DomainDataset, monkeypatc
 
     monkeypatch.setattr(module, "descend", spying(module.descend))
     monkeypatch.setattr(module, "follow", spying(module.follow))
-    method.generate(nets["teacher"], nets["student"], nets["generator"], client)
+    step = method.adversarial_step(nets["teacher"], nets["student"], nets["generator"], client)
+    for x, y in client.batches(size=9, epochs=1):
+        step(x, y)
     assert learnt == [["generator"], ["student"], ["teacher"]] * 4  # running statistics included
 
 
@@ -347,7 +350,9 @@ def test_presets_and_what_stands_in_the_way(tiny: DomainDataset, tiny_masks: Dom
     assert (method.alpha, method.m, method.lr, method.batch, method.warmup, paper.rounds) == (0.3, 0.1, 1e-3, 32, 5, 35)
     assert (method.aggregation.beta, method.aggregation.k, method.aggregation.rho) == (0.3, 4, 1e-7)
     large = read_experiment({"method": "feddag", "preset": "paper-224"})
-    assert (large.method.lr, large.method.batch, large.rounds) == (5e-3, 16, 50)  # type: ignore[attr-defined]
+    assert (large.method.lr, large.method.batch, large.rounds, large.size) == (5e-3, 16, 50, 224)  # type: ignore[attr-defined]
+    assert paper.size == 96 and departures(Experiment(FedDAG(), tiny, "c"), tiny)["size"] == [96, 8]  # MIDOG's own would be 128
+    assert "size" not in departures(Experiment(FedDAG(), tiny_classification(side=96), "c"), tiny_classification(side=96))
     with pytest.raises(BadInput, match="there is one client"):
         build_world(Experiment(FedDAG(), tiny, "c", sources="a"))
     with pytest.raises(BadInput, match="validation samples"):

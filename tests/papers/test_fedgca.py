@@ -18,6 +18,8 @@ from unseen.experiment import read_experiment
 from unseen.methods import fedgca
 from unseen.methods.fedgca import Down, Drift, Dynamic, Up
 from unseen.networks import build_network
+from unseen.parts.mixstyle import MixStyle
+from unseen.parts.sam import SAM
 from unseen.parts.views import RandConv
 from unseen.training import Silent, train
 from unseen.world import build_world
@@ -84,6 +86,55 @@ def test_a_local_step_descends_equation_6(setting: tuple[Domain, State, State], 
         assert torch.allclose(up.parameters[name], w - 0.1 * g, atol=2e-5), name
 
 
+@pytest.mark.parametrize(("form", "over", "stop"), [("bce", "sum", False), ("kl", "mean", True)])
+def test_three_steps_with_momentum_and_two_copies(monkeypatch: pytest.MonkeyPatch, form: Any, over: Any, stop: bool) -> None:
+    """|w - w_t|^2 is no longer flat, the guide no longer the local model; maps by one differentiation for each image."""
+    alpha, beta, lr, n = 3.0, 0.8, 0.02, 6
+    monkeypatch.setattr(fedgca, "restyled_views", lambda x, copies, styles, rng: torch.cat([x, 1 - x, x.flip(3) / 2]))
+    domain = images(samples=n, side=16, seed=5)
+    torch.manual_seed(2)
+    model = {k: v.detach().clone() for k, v in net().state_dict().items()}
+    drift = {name: 0.01 * torch.randn_like(w) for name, w in net().named_parameters()}
+    method = FedGCA(alpha=alpha, beta=beta, copies=2, consistency=form, over_classes=over, stop_mean=stop, steps=3, batch=n, lr=lr)
+    up = method.train(Down(model=model), client_of(domain, net, recall=lambda kind: Drift(drift=drift)))
+
+    local, guide = net(), net().eval()
+    local.load_state_dict(model)
+    guide.load_state_dict(model)
+
+    def look(of: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        seen, rows = of(x, full=True), []
+        for i in range(len(x)):
+            (slope,) = torch.autograd.grad(seen.logits[i, y[i]], seen.maps[-1], create_graph=True)
+            rows.append((seen.maps[-1][0, 0].numel() * (slope[i] * seen.maps[-1][i]).sum(0)).flatten())
+        return seen.logits, torch.stack(rows)
+
+    everything, labels = batch_of(domain)
+    draws, velocity = torch.Generator().manual_seed(0), [torch.zeros_like(w) for w in local.parameters()]
+    for _ in range(3):
+        order = torch.randperm(n, generator=draws)
+        x, y = everything[order], labels[order].repeat(3)
+        views = torch.cat([x, 1 - x, x.flip(3) / 2])
+        logits, maps = look(local, views, y)
+        loss = F.cross_entropy(logits, y)
+        for kind, ours, theirs in zip("pm", (logits, maps), look(guide, views, y), strict=True):
+            mine = ours.softmax(1).view(3, n, -1)
+            average = (mine.sum(0) + theirs.detach().softmax(1).view(3, n, -1).sum(0)) / 6
+            average = average.detach() if stop else average
+            for view in mine:
+                if kind == "p" and form == "bce":
+                    loss = loss - beta * (view * average.log() + (1 - view) * (1 - average).log()).sum(1).mean()
+                else:
+                    loss = loss + beta * (view * (view / average).log()).sum(1).mean()
+        for name, w in local.named_parameters():
+            loss = loss - (drift[name] * w).sum() + alpha / 2 * ((w - model[name]) ** 2).sum()
+        for w, v, g in zip(local.parameters(), velocity, torch.autograd.grad(loss, [*local.parameters()]), strict=True):
+            v.mul_(0.9).add_(g)
+            w.data -= lr * v
+    for name, w in local.named_parameters():
+        assert torch.allclose(up.parameters[name], w, atol=1e-4), name
+
+
 def test_the_client_renews_its_lambda(setting: tuple[Domain, State, State]) -> None:
     domain, model, drift = setting
     client = client_of(domain, net, recall=lambda kind: Drift(drift=drift))
@@ -103,6 +154,10 @@ def test_without_beta_and_copies_it_is_feddyn_to_the_bit(tiny: DomainDataset) ->
     none = {"local_predictions": False, "global_predictions": False, "local_maps": False, "global_maps": False}
     row = train(Experiment(FedGCA(copies=0, **none, **common), tiny, "c", rounds=3), None, watch=Silent())
     assert same_bits(row.state, two.state)  # the tables' first row
+    parts: dict[str, Any] = {"smoothing": 0.1, "mixstyle": MixStyle(p=1.0), "sam": SAM(0.1)}
+    taken = train(Experiment(FedGCA(beta=0.0, copies=0, **common, **parts), tiny, "c", rounds=2), None, watch=Silent())
+    dyn = train(Experiment(FedDyn(**common, **parts), tiny, "c", rounds=2), None, watch=Silent())
+    assert same_bits(taken.state, dyn.state)
 
 
 @pytest.mark.parametrize("form", ["bce", "kl"])
@@ -112,6 +167,15 @@ def test_with_local_predictions_alone_it_is_feddyn_with_randconv(tiny: DomainDat
     one = train(Experiment(FedGCA(beta=0.4, copies=2, consistency=form, **off, **common), tiny, "c", rounds=2), None, watch=Silent())
     part = RandConv(copies=2, weight=0.4, consistency=form)
     two = train(Experiment(FedDyn(views=part, **common), tiny, "c", rounds=2), None, watch=Silent())
+    assert same_bits(one.state, two.state)
+
+
+@pytest.mark.parametrize("part", [{"smoothing": 0.2}, {"mixstyle": MixStyle(p=1.0)}, {"sam": SAM(0.2)}], ids=lambda part: next(iter(part)))
+def test_parts_do_what_they_do_in_feddyn_on_every_view(tiny: DomainDataset, part: dict[str, Any]) -> None:
+    common: dict[str, Any] = {"alpha": 0.1, "epochs": 1, "batch": 8, "optimizer": "momentum", "lr": 0.02, **part}
+    off = {"global_predictions": False, "local_maps": False, "global_maps": False}
+    one = train(Experiment(FedGCA(beta=0.4, copies=1, **off, **common), tiny, "c", rounds=1), None, watch=Silent())
+    two = train(Experiment(FedDyn(views=RandConv(copies=1, weight=0.4), **common), tiny, "c", rounds=1), None, watch=Silent())
     assert same_bits(one.state, two.state)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -14,8 +15,9 @@ from unseen.parts.aggregation import Aggregate
 from unseen.training import Silent, train
 
 
-def test_local_steps_descend_the_loss_and_the_proximal_term() -> None:
-    """g = (softmax - one-hot) x^T / n + mu (w - w_t), in closed form for a linear net."""
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_local_steps_descend_the_loss_and_the_proximal_term(decay: float) -> None:
+    """g = (softmax - one-hot) x^T / n + mu (w - w_t) + decay w, in closed form for a linear net."""
     domain, mu, lr = images(), 2.0, 0.2
     x, y = batch_of(domain)
     torch.manual_seed(0)
@@ -24,9 +26,9 @@ def test_local_steps_descend_the_loss_and_the_proximal_term() -> None:
     for _ in range(3):
         error = (x.flatten(1) @ weight.T + bias).softmax(1) - F.one_hot(y, 3)
         slope_w, slope_b = error.T @ x.flatten(1) / len(y), error.mean(0)
-        weight = weight - lr * (slope_w + mu * (weight - state["fc.weight"]))
-        bias = bias - lr * (slope_b + mu * (bias - state["fc.bias"]))
-    method = FedProx(mu=mu, lr=lr, steps=3, batch=12, optimizer="sgd")
+        weight = weight - lr * (slope_w + mu * (weight - state["fc.weight"]) + decay * weight)
+        bias = bias - lr * (slope_b + mu * (bias - state["fc.bias"]) + decay * bias)
+    method = FedProx(mu=mu, lr=lr, steps=3, batch=12, optimizer="sgd", weight_decay=decay)
     up = method.train(Down(model=state), client_of(domain, lambda: LinearNet(4, 3)))
     assert torch.allclose(up.model["fc.weight"], weight, atol=1e-6) and torch.allclose(up.model["fc.bias"], bias, atol=1e-6)
     assert up.samples == 12

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from one_client import Fixed
-from unseen import Experiment, FedAvg, FedSB
+from unseen import Classification, Experiment, FedAvg, FedSB
 from unseen.codec import State
 from unseen.data.domain import Domain, DomainDataset
 from unseen.engines.tasks import Place, TaskRunner
 from unseen.memory import MemoryStore
 from unseen.methods.fedsb import Down, Up
 from unseen.parts.aggregation import Aggregate, Uniform
+from unseen.parts.views import task_loss
 from unseen.training import Silent, train
 from unseen.world import World, build_world
 
@@ -32,8 +33,9 @@ def test_the_loss_is_equation_2_and_equation_3(classes: int, epsilon: float, see
     others = sum(epsilon / classes * log_p[c] for c in range(classes) if c != y)
     second = -((1 - epsilon + epsilon / classes) * log_p[y] + others)
     third = (1 - epsilon) * -log_p[y] + epsilon * -sum(log_p) / classes
-    got = float(F.cross_entropy(logits, torch.tensor([y]), label_smoothing=epsilon))
+    got = float(task_loss(Classification(tuple("abcdefgh"[:classes])), logits, torch.tensor([y]), smoothing=epsilon))
     assert got == pytest.approx(second, abs=1e-6) and got == pytest.approx(third, abs=1e-6)
+    assert got == pytest.approx(float(F.cross_entropy(logits, torch.tensor([y]), label_smoothing=epsilon)), abs=1e-6)
 
 
 def one_step(world: World, client: str) -> tuple[State, State]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -21,7 +21,6 @@ from unseen.experiment import read_experiment
 from unseen.memory import MemoryStore
 from unseen.method import Refused, Replies
 from unseen.methods import METHODS
-from unseen.methods.feddag import Contribution
 from unseen.ops.contribution import Scored
 from unseen.parts import parts_of
 from unseen.parts.aggregation import CEA, SHA, Aggregate, Aggregation, Candidates, Losses, Mean, Uniform
@@ -31,6 +30,14 @@ from unseen.training import Silent, train
 from unseen.world import build_world
 
 Loss = Callable[[str, str, State], float]
+
+
+class Contribution(NamedTuple):
+    """What an aggregation reads of an upload."""
+
+    model: State
+    samples: int | None
+    perturbed: State | None
 
 
 class Fake:
@@ -155,6 +162,16 @@ def test_a_client_that_is_missing_keeps_its_history_and_does_not_count() -> None
     assert clients.asked == {"a": ["b"], "b": ["a"]} and set(result.weights) == {"a", "b"}
     assert result.history["c"] == past["c"]
     assert result.scores == pytest.approx({"a": 1 / 0.6, "b": 1 / 1.2})  # as if all three had assessed
+
+
+def test_what_a_client_left_out_of_its_answer_does_not_stop_the_round() -> None:
+    """From another machine anything may come. Without a count a model weighs nothing, unperturbed it has no score."""
+    bare = Contribution({"w": torch.tensor([9.0])}, None, None)
+    assert value(Mean().combine(Fake("abc", by_name), {**UPS, "c": bare}.items(), START)) == pytest.approx((10 * 1 + 20 * 2) / 30)
+    clients = Fake("abc", lambda e, c, m: 0.5)
+    result = SHA().combine(clients, {**UPS, "c": bare}.items(), START)
+    assert clients.asked == {"a": ["b"], "b": ["a"]} and set(result.scores) == set(result.history) == {"a", "b"}
+    assert value(result) == pytest.approx((1 + 2 + 9) / 3)  # the mean of equal scores
 
 
 def test_evaluators_that_fail_are_scaled_out_and_without_any_all_weigh_the_same() -> None:

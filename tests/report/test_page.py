@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from synthetic_runs import write_bench, write_run
 from unseen.cli import app
 from unseen.errors import BadInput
-from unseen.report.charts import Line, line_chart, nice_ticks
+from unseen.report.charts import Line, class_chart, line_chart, nice_ticks
 from unseen.report.collect import collect
 from unseen.report.page import render_page
 
@@ -69,7 +69,7 @@ def test_every_section_is_there_and_nothing_is_fetched(bench: Path) -> None:
         assert heading in words.text
     assert {"average", "worst domain", "ECE", "unseen: sketch", "44.7 MB", "resnet18", "lr"} <= set(words.text)
     assert not re.search(r"""\b(src|href)=(?!"#)""", page) and "http:" not in page and "https:" not in page
-    assert page.count("<svg") == 5 and words.tags.count("script") == 1
+    assert page.count("<svg") == 5 + 8 and words.tags.count("script") == 1  # curves and bytes; partitions
 
 
 def test_numbers_are_those_of_the_table(bench: Path) -> None:
@@ -138,6 +138,40 @@ def test_one_point_and_long_lines_are_drawn() -> None:
     assert line_chart([Line("a", 0, [])], "x", "y") == ""
 
 
+def test_the_partition_is_drawn_by_class() -> None:
+    chart = ET.fromstring(class_chart({"north": [0, 4], "a site with a long name": [8, 1]}, ["benign", "malignant, with more text"]))
+    text = [node.text for node in chart.iter("text") if node.text]
+    numbers = [node.find("title").tail if node.find("title") is not None else node.text for node in chart.iter("text")]  # type: ignore[union-attr]
+    assert text == ["0", "4", "8", "1"]
+    assert "north" in numbers and "a site with …" in numbers and "a site with a long name" in "".join(chart.itertext())
+    shades = {path.get("fill-opacity"): path.get("d", "").count("z") for path in chart.iter("path")}
+    assert shades == {"0.06": 1, "0.25": 1, "0.50": 1}  # 1, 4 and 8 of 8; nothing where there is nothing
+    many = class_chart({f"client {n}": [n] * 65 for n in range(100)}, [str(n) for n in range(65)])
+    assert len(many) < 160_000 and "65 classes" in many and many.count("<path") == 8
+
+
+def test_partitions_are_drawn_as_often_as_they_differ(bench: Path) -> None:
+    page = render_page(collect(bench), "x")
+    assert (
+        page.count('class="chart cells"') == 8 == page.count("unseen: art; seed ") * 4
+    )  # four domains under two seeds, three methods alike
+    runs = json.loads((bench / "m0/art/seed-0/run.json").read_text())
+    for client in runs["clients"].values():
+        assert sum(client["classes"]) == client["train"] and f"{client['train']} + {client['validation']}" in page
+    write_run(bench / "more", "FedAvg", "art", 9, 4)
+    assert "1 more, under other seeds" in render_page(collect(bench), "x")
+
+
+def test_between_sites_no_classes_are_drawn_and_the_page_says_why(tmp_path: Path) -> None:
+    write_run(tmp_path / "r")
+    file = tmp_path / "r/run.json"
+    about = json.loads(file.read_text())
+    about |= {"between_sites": True, "clients": {n: {k: v for k, v in c.items() if k != "classes"} for n, c in about["clients"].items()}}
+    file.write_text(json.dumps(about))
+    page = render_page(collect(tmp_path), "x")
+    assert "chart cells" not in page and "stays with it: only the totals are known here" in page
+
+
 def test_the_papers_numbers_stand_beside_ours(bench: Path) -> None:
     numbers = {"FedAvg": {"art": 99.25, "average": 50}, "JiGen": {"average": 61.5}}
     (bench / "bench.json").write_text(json.dumps({"runs": [], "paper_numbers": numbers}))
@@ -156,6 +190,15 @@ def test_runs_that_cannot_be_compared_are_refused(bench: Path, key: str, value: 
     forced = collect(bench, force=True)
     assert f"mixed by --force: {key} differs" in forced.notes[0]
     assert "mixed by --force" in render_page(forced, "x")
+
+
+def test_a_run_that_would_take_anothers_place_is_refused(bench: Path) -> None:
+    write_run(bench / "again", "FedAvg", "art", 0, 4, done=2)  # not finished: it is left out anyway
+    collect(bench)
+    write_run(bench / "once more", "FedAvg", "art", 0, 4)
+    with pytest.raises(BadInput, match=r"FedAvg, fold art, seed 0 is there more than once \(m0/art/seed-0, once more\)"):
+        collect(bench)
+    assert "a table takes the last" in collect(bench, force=True).notes[0]
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "no", '{"name": "a", "fold": "b", "experiment": {}}'])

@@ -91,6 +91,7 @@ def test_formats() -> None:
 @given(st.text(min_size=1))
 def test_names_are_escaped(name: str) -> None:
     table = comparison([Cell(name, "c", 0, records("c", ROWS))], "last")
+    assert len(to_markdown(table).split("\n")) == 5 and "<" not in to_markdown(table)
     tex = to_latex(table)
     assert tex.count(r"\\") >= 2
     assert len(list(csv.reader(io.StringIO(to_csv([table]), newline="")))) == 2
@@ -103,8 +104,14 @@ def test_an_unknown_rule_is_refused() -> None:
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex is installed: apt-get install texlive-latex-recommended")
 def test_the_latex_compiles(tmp_path: Path) -> None:
-    nasty = r"a_b & 50 % of #1 $x$ {y} ~ ^ \z <b> |"
-    rows = [*cells(), Cell(nasty, "x", 0, records("x", ROWS)), Cell(nasty, "y", 0, records("y", ROWS))]
+    nasty = [
+        r"a_b & 50 % of #1 $x$ {y} ~ ^ \z <b> |",
+        "[1] α = 0.5, λ → ∞",
+        "Łódź, Zürich, Kraków: “x” … — ß",
+        "日本 😀 ą ŋ ς ſ",
+        "a\nb\0\u0301 ≥ −",
+    ]
+    rows = [*cells(), *(Cell(name, fold, 0, records(fold, ROWS)) for name in nasty for fold in ("x", "y"))]
     table = to_latex(comparison(rows, "oracle"))
     text = r"\documentclass{article}\usepackage{booktabs}\begin{document}" + table + r"\end{document}"
     (tmp_path / "main.tex").write_text(text)

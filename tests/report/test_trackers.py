@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import unseen
+from unseen.cli import app
 from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput
 from unseen.methods.fedavg import FedAvg
@@ -40,7 +42,7 @@ def trained(tiny: DomainDataset, out: Path, names: list[str], rounds: int = 2, r
 
 
 def test_every_round_is_told_once(tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trackers, "TRACKERS", {"json": Notebook})
+    monkeypatch.setattr(trackers, "TRACKERS", {"json": Notebook})  # a name that is a package, since that is looked for
     Notebook.pages = []
     result = trained(tiny, tmp_path / "a", ["json"])
     trained(tiny, tmp_path / "a", ["json"], rounds=3, resume=True)
@@ -49,6 +51,9 @@ def test_every_round_is_told_once(tiny: DomainDataset, tmp_path: Path, monkeypat
     assert Notebook.pages[1][1]["target/c/accuracy"] == result.records[0]["target"]["c"]["accuracy"]
     plain = unseen.run(FedAvg(lr=0.02, batch=8), tiny, "c", rounds=2, out=tmp_path / "b", device="cpu")
     assert json.dumps(plain.records) == json.dumps(result.records)
+    before = len(Notebook.pages)
+    trained(tiny, tmp_path / "a", ["json"], rounds=3, resume=True)
+    assert len(Notebook.pages) == before  # it was finished: no second, empty run at the tracker
 
 
 def test_the_flat_table() -> None:
@@ -74,3 +79,21 @@ def test_the_real_ones_write_offline(name: str, left: str, tiny: DomainDataset, 
     pytest.importorskip(name, reason="the extra track is not installed")
     trained(tiny, tmp_path / "run", [name], rounds=1)
     assert list((tmp_path / "run").glob(left))
+
+
+def test_every_run_of_a_benchmark_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "TRACKERS", {"json": Notebook})
+    Notebook.pages = []
+    text = 'targets = ["plain", "outline"]\nrounds = 1\nnetwork = "small_cnn:width=2"\nmethods = ["fedavg"]\n[set]\nsteps = 1\n'
+    (tmp_path / "bench.toml").write_text(text)
+    command = ["bench", str(tmp_path / "bench.toml"), "--out", str(tmp_path / "b"), "--workers", "1", "-q", "--track"]
+    done = CliRunner().invoke(app, [*command, "json"])
+    assert done.exit_code == 0, done.output
+    begun = [page for page in Notebook.pages if isinstance(page[0], str) and page != "closed"]
+    assert [page[0] for page in begun] == ["FedAvg, plain, seed 0", "FedAvg, outline, seed 0"]
+    assert [page[2] for page in begun] == [tmp_path / "b/FedAvg" / fold / "seed-0" for fold in ("plain", "outline")]
+    assert [page[0] for page in Notebook.pages if isinstance(page[0], int)] == [1, 1] and Notebook.pages.count("closed") == 2
+    wrong = CliRunner().invoke(app, [*command, "jsn"])
+    assert wrong.exit_code == 2 and "did you mean 'json'" in wrong.output
+    both = CliRunner().invoke(app, [*command[:4], "--jobs", "2", "--track", "json"])
+    assert both.exit_code == 2 and "--track" in both.output

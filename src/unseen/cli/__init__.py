@@ -14,6 +14,7 @@ from unseen.cli.predict import predict
 from unseen.cli.report import report
 from unseen.cli.run import run
 from unseen.cli.show import methods, networks
+from unseen.cli.speed import speed
 from unseen.cli.watch import watch
 
 __all__ = ["app", "main"]
@@ -37,6 +38,7 @@ app.command()(evaluate)
 app.command()(figure)
 app.command()(methods)
 app.command()(networks)
+app.command()(speed)
 app.add_typer(data_app, name="data")
 app.add_typer(federation_app, name="federation")
 app.command()(serve)

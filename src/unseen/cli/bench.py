@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unseen.cli.answers import answering, errors, screen
-from unseen.cli.options import default_workers, read_toml
+from unseen.cli.options import TRACKER_NAMES, among, default_workers, read_toml
 
 __all__ = ["bench"]
 
@@ -17,7 +17,17 @@ def bench(
     file: Annotated[Path, typer.Argument(help="a TOML file: the keys of `unseen run`, and methods, targets, seeds")],
     out: Annotated[Path, typer.Option(help="folder for all runs")],
     seeds: Annotated[str | None, typer.Option(help="narrow to these seeds: 0,1,2")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="narrow to this row of the table by its label, repeatable")] = None,
     workers: Annotated[int | None, typer.Option(help="client tasks in parallel processes; default one per core", min=1)] = None,
+    jobs: Annotated[int, typer.Option(help="runs at the same time, each in a process of its own", min=1)] = 1,
+    engine: Annotated[
+        str, typer.Option(help="local, or ray: runs spread over a Ray cluster", autocompletion=among("local", "ray"))
+    ] = "local",
+    address: Annotated[str | None, typer.Option(help="the Ray cluster, such as 10.0.0.1:6379; none: one on this machine")] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="tensorboard, wandb or mlflow, repeatable; they work offline", autocompletion=among(*TRACKER_NAMES)),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print the table alone")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="print every metric of every round")] = False,
 ) -> None:
@@ -29,14 +39,23 @@ def bench(
         from unseen.benchmark import read_benchmark, run_benchmark, write_plan
         from unseen.cli.progress import Screen
         from unseen.cli.report import tables_below
+        from unseen.parallel.cluster import on_ray
+        from unseen.parallel.processes import in_processes
         from unseen.report.tables import to_markdown
 
         values = read_toml(file)
-        cells = read_benchmark(values, _seeds(seeds))
+        cells = read_benchmark(values, _seeds(seeds), row)
         number = workers or default_workers(cells[0].experiment)
+        _refuse_mixture(engine, jobs, workers, address)
+        _refuse_untold(track or [], engine, jobs)
         write_plan(values, cells, out)
         with Screen(screen, quiet, verbose) as watch:
-            failed = run_benchmark(cells, out, number, watch)
+            if engine == "ray":
+                failed = on_ray(cells, out, address, watch)
+            elif jobs > 1:
+                failed = in_processes(cells, out, jobs, watch)
+            else:
+                failed = run_benchmark(cells, out, number, watch, track or [])
         for name, reason in failed.items():
             errors.print(f"[bold red]failed:[/] {name}: {reason}")
         if len(failed) < len(cells):
@@ -47,6 +66,27 @@ def bench(
                 screen.print(note, markup=False)
     if failed:
         raise typer.Exit(1)
+
+
+def _refuse_mixture(engine: str, jobs: int, workers: int | None, address: str | None) -> None:
+    from unseen.errors import BadInput, choose
+
+    choose("engine", engine, ("local", "ray"))
+    if engine == "local" and address is not None:
+        raise BadInput("--address is for --engine ray; add it, or leave --address out")
+    if engine == "ray" and (jobs > 1 or workers):
+        raise BadInput("--engine ray decides itself how many runs go at once; leave --jobs and --workers out")
+    if jobs > 1 and workers:
+        raise BadInput("--jobs runs whole runs at once, --workers the clients of one; choose one of them")
+
+
+def _refuse_untold(track: list[str], engine: str, jobs: int) -> None:
+    from unseen.errors import BadInput
+    from unseen.report.trackers import refuse_missing
+
+    refuse_missing(track)
+    if track and (engine == "ray" or jobs > 1):
+        raise BadInput("--track follows one run at a time; leave out --jobs and --engine ray, or --track")
 
 
 def _seeds(text: str | None) -> list[int] | None:

@@ -23,6 +23,12 @@ def export(
     styles: Annotated[
         bool, typer.Option("--styles", help="put each training site's style statistics into the card; ask the sites")
     ] = False,
+    without_data: Annotated[
+        bool,
+        typer.Option(
+            "--without-data", help="the run's data are not at hand: not calibrated, checked on noise (as after a run between sites)"
+        ),
+    ] = False,
 ) -> None:
     """Write the model of a finished run with a model card, checked against torch on real images.
 
@@ -32,7 +38,8 @@ def export(
         from unseen.deploy.card import read_card
         from unseen.deploy.exporting import export as write
 
-        out = write(folder, to, out, rule=rule, styles=styles)
+        out = write(folder, to, out, rule=rule, styles=styles, without_data=without_data)
         card = read_card(out)
         checked = f"gives torch's probabilities within {card.checked['largest_difference']:.1e} on {card.checked['images']:.0f} images"
+        checked += " of noise; not calibrated, for want of the run's data" if card.checked["noise"] else ""
         screen.print(f"{out / card.file} {checked}; what it is and is not for: {out / 'card.md'}", markup=False)

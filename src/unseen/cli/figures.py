@@ -12,7 +12,7 @@ from unseen.cli.options import among
 
 __all__ = ["NAMES", "figure"]
 
-NAMES = ("confusion", "reliability", "tsne", "overlays", "gap", "cam", "generated", "restyled", "surface", "bars", "clients")
+NAMES = ("confusion", "reliability", "tsne", "overlays", "gap", "cam", "generated", "restyled", "surface", "plane", "bars", "clients")
 
 
 def figure(
@@ -21,7 +21,14 @@ def figure(
     ] = None,
     folders: Annotated[list[Path] | None, typer.Argument(help="folder of a finished run, or of many", show_default=False)] = None,
     out: Annotated[Path | None, typer.Option(help="file to write: .png or .svg")] = None,
-    rule: Annotated[str, typer.Option(help="which round's model: source (best on source validation) or last")] = "source",
+    rule: Annotated[
+        str,
+        typer.Option(help="which round's model: source (best on source validation) or last; also held-out or oracle for bars and clients"),
+    ] = "source",
+    data: Annotated[
+        str | None,
+        typer.Option(help="images to look at after a run between sites, or where its data lie now: folder:PATH, csv:FILE or a name"),
+    ] = None,
 ) -> None:
     """Draw a figure from a finished run: confusion, reliability, tsne, overlays, gap, cam, and more.
 
@@ -37,4 +44,4 @@ def figure(
             return
         if not folders or out is None:
             raise BadInput(f"a figure needs a folder and a file: unseen figure {name} runs/first --out {name}.png")
-        save(draw(name, folders, rule=rule), out)
+        save(draw(name, folders, rule=rule, data=data), out)

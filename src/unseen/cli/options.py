@@ -13,7 +13,9 @@ from unseen.errors import BadInput
 if TYPE_CHECKING:
     from unseen.experiment import Experiment
 
-__all__ = ["among", "default_workers", "read_toml", "settings_from"]
+__all__ = ["TRACKER_NAMES", "among", "default_workers", "read_toml", "settings_from"]
+
+TRACKER_NAMES = ("tensorboard", "wandb", "mlflow")
 
 
 def among(*names: str) -> Callable[[str], list[str]]:

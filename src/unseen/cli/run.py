@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from unseen.cli.answers import answering, screen
-from unseen.cli.options import among, default_workers, merge, read_toml, settings_from
+from unseen.cli.options import TRACKER_NAMES, among, default_workers, merge, read_toml, settings_from
 
 __all__ = ["run"]
 
@@ -23,7 +23,6 @@ _RUN_KEYS = (
     "minimum_clients",
     "track",
 )  # of the command, not of the experiment
-_TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
 def run(
@@ -51,12 +50,13 @@ def run(
     size: Annotated[int | None, typer.Option(help="image side in pixels")] = None,
     augment: Annotated[str | None, typer.Option(help="augmentation recipe")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32 or bf16")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16, or auto: what is faster here")] = None,
     threads: Annotated[int | None, typer.Option(help="threads of one client's task")] = None,
     workers: Annotated[int | None, typer.Option(help="client tasks in parallel processes; default one per core", min=1)] = None,
     label: Annotated[str | None, typer.Option(help="name in tables")] = None,
     track: Annotated[
-        list[str] | None, typer.Option(help="tensorboard, wandb or mlflow, repeatable; they work offline", autocompletion=among(*_TRACKERS))
+        list[str] | None,
+        typer.Option(help="tensorboard, wandb or mlflow, repeatable; they work offline", autocompletion=among(*TRACKER_NAMES)),
     ] = None,
     engine: Annotated[str | None, typer.Option(help="local (default), or flower: between machines")] = None,
     federation: Annotated[Path | None, typer.Option(help="folder made by `unseen federation init`, with --engine flower")] = None,

@@ -76,6 +76,7 @@ class Card:
             "round": f"{self.training['round']} of {experiment['rounds']} ({self.training['rule']})",
             "seed": experiment["seed"],
             "file": f"{self.file} ({self.kind}), SHA-256 {self.sha256}",
+            "checked": _check(self.checked),
             "versions": ", ".join(f"{name} {version}" for name, version in self.training["versions"].items()),
         }
         parts = [f"# {_plain(self.title)}", "", "| | |", "| --- | --- |"]
@@ -128,9 +129,16 @@ def _metric_table(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
     return lines
 
 
+def _check(numbers: Mapping[str, float]) -> str:
+    if not numbers:
+        return "not yet"
+    kind = "images of noise" if numbers.get("noise") else "images of the data"
+    return f"torch's probabilities within {numbers['largest_difference']:.1e} on {numbers['images']:.0f} {kind}"
+
+
 def _calibration(numbers: Mapping[str, float]) -> str:
     if not numbers:
-        return "There were no validation samples to fit it on."
+        return "There were no validation samples to fit it on: probabilities are as the network gives them, not calibrated."
     return (
         f"On {numbers['samples']:.0f} source validation samples the log loss went from {numbers['before']:.4f} to {numbers['after']:.4f}."
     )

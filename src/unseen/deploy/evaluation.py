@@ -15,6 +15,7 @@ from torch import Tensor
 from unseen.data.domain import Domain, DomainDataset
 from unseen.data.gap import random_features, style_of
 from unseen.deploy.card import Card, style_from_text
+from unseen.deploy.fitting import fitted
 from unseen.deploy.model import Deployed
 from unseen.errors import BadInput, nearest
 from unseen.metrics import MaskMeter, calibration_error
@@ -100,7 +101,7 @@ def evaluate(
     draws: int = 1000,
 ) -> Acceptance:
     """Every domain of `data` is a site. `thresholds` are by metric (accuracy, dice, ece, ...); `ids` name the cases."""
-    domains = _fitting(model.card, data)
+    domains = fitted(data, model.card.what, model.card.channels, model.card.size)
     cases: list[dict[str, Any]] = []
     for domain in domains:
         names = ids[domain.name] if ids else [str(n) for n in range(len(domain))]
@@ -119,37 +120,11 @@ def evaluate(
         metrics=metrics,
         sites=_split([case["site"] for case in cases], statistic),
         groups=_split(groups, statistic, only=main) if groups else {},
-        classes=_split([case["label"] for case in cases], statistic, only=main) if "label" in cases[0] else {},
+        classes=_split([case["label"] for case in cases], statistic, only=main, order=model.card.labels) if "label" in cases[0] else {},
         style=styles,
         checks=_checks(metrics, thresholds or {}),
         warnings=_warnings(model.card, cases, styles, intervals),
     )
-
-
-def _fitting(card: Card, data: DomainDataset) -> list[Domain]:
-    """The domains with labels numbered as the model numbers them."""
-    task: Any = data.task
-    problems = []
-    if task.name != card.task:
-        raise BadInput(f"{data.name} is for {task.name}; this model does {card.task}")
-    if (data.channels, *data.size) != (card.channels, *card.size):
-        problems.append(f"{data.name} has images {[data.channels, *data.size]}; this model takes {[card.channels, *card.size]}")
-    here = task.classes if task.name == "classification" else task.structures
-    unknown = [name for name in here if name not in card.labels]
-    if unknown:
-        problems.append(f"{data.name} has {', '.join(unknown)}, which the model never saw; it knows {', '.join(card.labels)}")
-    if task.name == "segmentation" and set(here) != set(card.labels):
-        problems.append(f"{data.name} has masks of {', '.join(here)}; this model draws {', '.join(card.labels)}")
-    problems += [f"site {d.name!r} has no images" for d in data.domains if not len(d)]
-    if problems:
-        raise BadInput(problems)
-    if task.name == "classification":
-        number = np.array([card.labels.index(name) for name in here], dtype=np.int64)
-        return [Domain(d.name, d.images, number[np.asarray(d.labels)], d.groups, d.split, d.spacing) for d in data.domains]
-    if here == card.labels:
-        return list(data.domains)
-    order = [here.index(name) for name in card.labels]
-    return [Domain(d.name, d.images, d.labels[:, order], d.groups, d.split, d.spacing) for d in data.domains]
 
 
 def _cases(model: Deployed, domain: Domain, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -203,10 +178,10 @@ class _MaskStatistic:
         return {name: float(values[drawn].mean()) for name, values in self.table.items()}
 
 
-def _split(keys: Sequence[str], statistic: Statistic, only: str | None = None) -> dict[str, dict[str, float]]:
-    """The metrics of each site, group or class alone, and its number of cases."""
+def _split(keys: Sequence[str], statistic: Statistic, only: str | None = None, order: Sequence[str] = ()) -> dict[str, dict[str, float]]:
+    """The metrics of each site, group or class alone, and its number of cases; in this order, or as they come."""
     table = {}
-    for key in dict.fromkeys(keys):
+    for key in (name for name in order if name in keys) if order else dict.fromkeys(keys):
         here = np.array([n for n, k in enumerate(keys) if k == key])
         values = statistic(here)
         table[key] = {"cases": float(len(here)), **(values if only is None else {only: values[only]})}

@@ -29,12 +29,19 @@ SCORING_ASK = -1  # scoring has randomness of its own, whatever number of asks a
 class LocalEngine:
     """Answers a method's questions with the clients of one world."""
 
-    def __init__(self, world: World, memory_folder: Path, workers: Workers | None = None, through_bytes: bool = False) -> None:
+    def __init__(
+        self,
+        world: World,
+        memory_folder: Path,
+        workers: Workers | None = None,
+        through_bytes: bool = False,
+        runner: TaskRunner | None = None,
+    ) -> None:
         self.world = world
         self.memory = MemoryStore(memory_folder)
         self._workers = workers
         self._through_bytes = through_bytes
-        self._runner = TaskRunner(world) if workers is None else None
+        self._runner = (runner or TaskRunner(world)) if workers is None else None
 
     def cohort(self, round_number: int) -> RoundCohort:
         return RoundCohort(self, self.world.clients, round_number)

@@ -14,9 +14,10 @@ from unseen.errors import RefusedReply
 from unseen.payload import Payload, carried, refuse_unusable
 from unseen.world import World
 
-__all__ = ["Checker", "read_answer"]
+__all__ = ["Checker", "TensorOutline", "odd_ones_out", "outline_of", "read_answer"]
 
 Outline = dict[str, tuple[torch.Size, torch.dtype]]
+TensorOutline = dict[str, tuple[torch.dtype, torch.Size]]
 _MOST_NUMBERS = 10_000  # in one list or table of scores
 
 
@@ -58,14 +59,18 @@ class Checker:
                 raise RefusedReply(f"{name} has not the names, shapes and types of a network of this run")
 
 
-def odd_ones_out(answers: Mapping[str, Payload]) -> dict[str, str]:
-    """Whose tensors differ in type or shape (but for the number of entries) from those of most sites, and how."""
+def outline_of(answer: Payload) -> TensorOutline:
+    """Type and shape, but for the number of entries, of each field that is one tensor."""
+    values = {field.name: getattr(answer, field.name) for field in dataclasses.fields(cast(Any, answer))}
+    return {name: (value.dtype, value.shape[1:]) for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def odd_ones_out(answers: Mapping[str, TensorOutline]) -> dict[str, str]:
+    """Whose tensors differ from those of most sites, and how."""
     shapes: dict[str, dict[Any, list[str]]] = {}
-    for client, answer in sorted(answers.items()):
-        for field in dataclasses.fields(cast(Any, answer)):
-            value = getattr(answer, field.name)
-            if isinstance(value, Tensor):
-                shapes.setdefault(field.name, {}).setdefault((value.dtype, value.shape[1:]), []).append(client)
+    for client, outline in sorted(answers.items()):
+        for name, form in outline.items():
+            shapes.setdefault(name, {}).setdefault(form, []).append(client)
     odd: dict[str, str] = {}
     for field_name, groups in shapes.items():
         usual = max(groups, key=lambda key: len(groups[key]))

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from unseen.codec import CodecError, hints_of, tensors_in
-from unseen.data.check import fingerprint
 from unseen.data.domain import DomainDataset
 from unseen.engines.tasks import Place, TaskRunner, find_task
 from unseen.errors import BadInput, RefusedReply
@@ -30,7 +29,7 @@ from unseen.federation.ledger import Ledger, read_ledger
 from unseen.federation.letters import Letter, Sealed, open_letter, seal
 from unseen.federation.policy import Leaving, Policy, Rejected
 from unseen.federation.privacy import Accountant, privatised
-from unseen.files import write_atomically
+from unseen.federation.unchanged import refuse_other_data
 from unseen.memory import MemoryStore
 from unseen.method import task_types
 from unseen.methods import METHODS
@@ -156,7 +155,7 @@ class Desk:
         up, staged = runner.run(task, down, self._kit.client, question.place, memory)
         spent = 0.0
         if self._policy.privacy.on:
-            up, spent = privatised(up, down, self._policy.privacy), self._accountant.spend(question.run)
+            up, spent = privatised(up, down, self._policy.privacy), self._accountant.spend()
         payload = self._let_out(letter.header, question, up)
         log.info("round %d: %s answered, %d bytes", question.place.round, question.task, len(payload))
         return {"status": "ok", "staged": staged, **({"epsilon": spent} if self._policy.privacy.on else {})}, payload
@@ -170,7 +169,7 @@ class Desk:
         elif self._evaluates:
             raise Rejected("evaluate-only: the data of this site do not train")
         if self._policy.privacy.on:
-            self._accountant.refuse_overspent(question.run)
+            self._accountant.refuse_overspent()
 
     def _runner_for(self, question: _Question) -> TaskRunner:
         """The world of this experiment, made once: data and networks stay in memory between questions."""
@@ -187,7 +186,7 @@ class Desk:
         """The memories of this run, as far as they count; versions that no checkpoint needs are thrown away."""
         folder = self._folder / "memory" / question.run
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._refuse_other_data(folder / "data")
+        refuse_other_data(self._dataset, folder / "data.json")
         memory = MemoryStore(folder)
         memory.versions = {self._kit.client: question.versions}
         lost = [kind for kind, file in question.versions.items() if not memory.holds(file)]
@@ -196,13 +195,6 @@ class Desk:
         if question.place.ask == 1:
             memory.sweep({self._kit.client: {str(n): file for n, file in enumerate(question.keep)}})
         return memory
-
-    def _refuse_other_data(self, file: Path) -> None:
-        now = fingerprint(self._dataset)
-        if not file.exists():
-            write_atomically(file, now)
-        elif file.read_text() != now:
-            raise Rejected("data: they changed since this run began; start a new run")
 
     def _let_out(self, header: Mapping[str, Any], question: _Question, up: Payload) -> bytes:
         """The bytes of an answer, after the policy allowed them and the ledger has them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from unseen.engines.tasks import Place, path_of
 from unseen.errors import BadInput, NoReplies, RefusedReply
 from unseen.experiment import Experiment
 from unseen.federation.cards import Card, agree, refuse_bad_card, server_world
-from unseen.federation.checking import Checker, odd_ones_out, read_answer
+from unseen.federation.checking import Checker, TensorOutline, odd_ones_out, outline_of, read_answer
 from unseen.federation.folder import Federation
 from unseen.federation.letters import Letter, Sealed, open_letter, seal
 from unseen.files import write_atomically
@@ -34,9 +35,9 @@ FILE_OF_MEMORY = re.compile(r"[0-9a-f]{20}/[A-Za-z_][A-Za-z0-9_]{0,80}\.[0-9]{6}
 
 
 class Post(Protocol):
-    """Carries letters to the sites and brings the answers, or says why none came."""
+    """Carries letters to the sites and brings each answer as it comes, or says why none came."""
 
-    def exchange(self, letters: Mapping[str, Sealed], seconds: float) -> dict[str, Sealed | str]: ...
+    def exchange(self, letters: Mapping[str, Sealed], seconds: float) -> Iterator[tuple[str, Sealed | str]]: ...
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,14 @@ class Correspondence:
         self._federation, self._post, self._terms = federation, post, terms
         self._key = federation.signing
 
-    def ask(self, questions: Mapping[str, Letter]) -> dict[str, Letter | Refused]:
+    def ask(self, questions: Mapping[str, Letter]) -> Iterator[tuple[str, Letter | Refused]]:
+        """The answers as they come, one in memory at a time."""
         sealed, asked = {}, {}
         for client, question in questions.items():
             asked[client] = {**question.header, "federation": self._federation.id, "to": client, "nonce": secrets.token_hex(16)}
             sealed[client] = seal(Letter(asked[client], question.payload), self._key, "question")
-        replies = self._post.exchange(sealed, self._terms.deadline)
-        return {client: self._opened(client, asked[client], replies.get(client, "no answer")) for client in sorted(questions)}
+        for client, reply in self._post.exchange(sealed, self._terms.deadline):
+            yield client, self._opened(client, asked[client], reply)
 
     def _opened(self, client: str, question: Mapping[str, Any], reply: Sealed | str) -> Letter | Refused:
         if isinstance(reply, str):
@@ -96,14 +98,46 @@ class Correspondence:
         return letter
 
 
+@dataclass(frozen=True)
+class Arrived:
+    """An answer that passed its checks and waits for the others."""
+
+    file: Path
+    outline: TensorOutline
+    staged: dict[str, str]
+    epsilon: float | None
+
+
+class Tray:
+    """Where answers wait for the last one, on disk: memory does not grow with the number of sites."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._number = folder, 0
+
+    def __enter__(self) -> Tray:
+        self.__exit__()  # what a killed process left
+        self._folder.mkdir(parents=True, mode=0o700)
+        return self
+
+    def put(self, data: bytes) -> Path:
+        self._number += 1
+        file = self._folder / f"{self._number}.answer"
+        file.write_bytes(data)
+        return file
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
 class FederationEngine:
     """Answers a method's questions with the sites of a federation."""
 
     def __init__(
-        self, world: World, schema: dict[str, Any], cards: Mapping[str, Card], letters: Correspondence, terms: Terms, run: str
+        self, world: World, schema: dict[str, Any], cards: Mapping[str, Card], letters: Correspondence, terms: Terms, folder: Path
     ) -> None:
         self.world, self.memory = world, SiteMemories()
-        self._schema, self._cards, self._letters, self._terms, self._run = schema, cards, letters, terms, run
+        self._schema, self._cards, self._letters, self._terms = schema, cards, letters, terms
+        self._run, self._tray = _name_of_run(folder), folder / "answers"
         self._checker = Checker(world)
         self._spent: dict[str, float] = {}
 
@@ -127,24 +161,28 @@ class FederationEngine:
                 raise TypeError(f"{path} takes a {down_type.__name__}; it was asked with a {type(down).__name__}")
         common = next(iter(downs.values())).to_bytes() if shared and downs else b""
         questions = {name: Letter(self._header(name, path, place), common or downs[name].to_bytes()) for name in sorted(downs)}
-        replies = self._letters.ask(questions)
-        usable = {name: self._checked(name, reply, up_type, downs[name]) for name, reply in replies.items()}
-        self._refuse_odd(usable, up_type)
-        good = sum(not isinstance(answer, Refused) for answer in usable.values())
-        if place.ask != SCORING_ASK and good < min(self._terms.minimum_clients, len(downs)):
-            reasons = "; ".join(f"{name}: {answer.reason}" for name, answer in usable.items() if isinstance(answer, Refused))
-            raise NoReplies(
-                f"{good} of {len(downs)} clients gave a usable answer to {path}, {self._terms.minimum_clients} are needed ({reasons})"
-            )
-        for name in sorted(usable):
-            answer = usable.pop(name)
-            if not isinstance(answer, Refused):
-                header = cast(Letter, replies[name]).header
-                self.memory.commit(name, header["staged"])
-                if isinstance(header.get("epsilon"), float):
-                    self._spent[name] = header["epsilon"]
-            del replies[name]
-            yield name, cast("U | Refused", answer)
+        with Tray(self._tray) as tray:
+            arrived: dict[str, Arrived | Refused] = {}
+            for name, reply in self._letters.ask(questions):
+                arrived[name] = self._checked(name, reply, up_type, downs[name], tray)
+            outlines = {name: answer.outline for name, answer in arrived.items() if not isinstance(answer, Refused)}
+            arrived |= {name: Refused(reason) for name, reason in odd_ones_out(outlines).items()}
+            self._refuse_too_few(path, place, arrived)
+            for name, answer in sorted(arrived.items()):
+                if isinstance(answer, Refused):
+                    yield name, answer
+                    continue
+                self.memory.commit(name, answer.staged)
+                if answer.epsilon is not None:
+                    self._spent[name] = answer.epsilon
+                yield name, cast(U, read_answer(up_type, answer.file.read_bytes()))
+
+    def _refuse_too_few(self, path: str, place: Place, arrived: Mapping[str, Arrived | Refused]) -> None:
+        refused = {name: answer.reason for name, answer in sorted(arrived.items()) if isinstance(answer, Refused)}
+        good, needed = len(arrived) - len(refused), self._terms.minimum_clients
+        if place.ask != SCORING_ASK and good < min(needed, len(arrived)):
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+            raise NoReplies(f"{good} of {len(arrived)} clients gave a usable answer to {path}, {needed} are needed ({reasons})")
 
     def _header(self, client: str, path: str, place: Place) -> dict[str, Any]:
         experiment = self.world.experiment
@@ -161,28 +199,27 @@ class FederationEngine:
             "keep": sorted(self.memory.keep),
         }
 
-    def _checked(self, client: str, reply: Letter | Refused, up_type: type[Payload], down: Payload) -> Payload | Refused:
+    def _checked(self, client: str, reply: Letter | Refused, up_type: type[Payload], down: Payload, tray: Tray) -> Arrived | Refused:
         if isinstance(reply, Refused):
             return reply
+        epsilon = reply.header.get("epsilon")
         try:
-            _refuse_bad_names(reply.header.get("staged"))
+            staged = _file_names(reply.header.get("staged"))
             answer = read_answer(up_type, reply.payload)
             self._checker.refuse_misfit(answer, down, self._cards[client]["samples"])
         except RefusedReply as refusal:
             return Refused(str(refusal))
-        return answer
-
-    def _refuse_odd(self, usable: dict[str, Payload | Refused], up_type: type[Payload]) -> None:
-        good = {name: answer for name, answer in usable.items() if not isinstance(answer, Refused)}
-        usable |= {name: Refused(reason) for name, reason in odd_ones_out(good).items()}
+        return Arrived(tray.put(reply.payload), outline_of(answer), staged, epsilon if isinstance(epsilon, float) else None)
 
 
-def _refuse_bad_names(staged: Any) -> None:
+def _file_names(staged: Any) -> dict[str, str]:
+    """The versions of memories that a site wrote, by kind; each name must be one that this site could have given."""
     fits = (
         isinstance(staged, dict) and len(staged) <= 100 and all(isinstance(f, str) and FILE_OF_MEMORY.fullmatch(f) for f in staged.values())
     )
     if not fits or not all(kind.isidentifier() for kind in staged):
         raise RefusedReply("names memories in a way that is not taken")
+    return dict(staged)
 
 
 @dataclass(frozen=True)
@@ -196,7 +233,7 @@ class FederatedRun:
     _terms: Terms
 
     def engine(self, run: Path) -> FederationEngine:
-        return FederationEngine(self.world, self._schema, self._cards, self._letters, self._terms, _name_of_run(run))
+        return FederationEngine(self.world, self._schema, self._cards, self._letters, self._terms, run)
 
 
 def federate(experiment: Experiment, federation: Federation, post: Post, terms: Terms, say: Callable[[str], None]) -> FederatedRun:
@@ -205,7 +242,8 @@ def federate(experiment: Experiment, federation: Federation, post: Post, terms: 
         raise BadInput("between machines every site is a client: partition, protocol and held_out cannot be chosen")
     letters = Correspondence(federation, post, terms)
     hello = {"run": "", "task": "hello", "seed": experiment.seed, "validation": experiment.validation}
-    replies = letters.ask({client: Letter(hello) for client in federation.clients})
+    say(f"asking {', '.join(federation.clients)} whether they take part")
+    replies = dict(sorted(letters.ask({client: Letter(hello) for client in federation.clients})))
     cards: dict[str, Card] = {}
     for client, reply in replies.items():
         try:

@@ -164,6 +164,10 @@ def open_kit(kit: Path, into: Path) -> Kit:
     refuse_expired(into / "ca.pem")
     try:
         card = tomllib.loads(contents["kit.toml"].decode())
+        if not all(isinstance(card[key], str) for key in ("federation", "client", "server", "server_key")) or not _NAME.fullmatch(
+            card["client"]
+        ):
+            raise ValueError("its names are not those that a federation gives")
         return Kit(into, card["federation"], card["client"], card["server"], read_public(card["server_key"]))
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{kit} is not a kit: {error}") from error

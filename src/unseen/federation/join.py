@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from unseen.errors import BadInput
+from unseen.errors import BadInput, WorkerLost
 from unseen.federation.folder import open_kit
 from unseen.federation.letters import Sealed
 from unseen.frames import read_frame, write_frame
@@ -65,8 +65,12 @@ class Worker:
             reply, payload = self._call(header, sealed.payload)
         except (EOFError, BrokenPipeError):
             self.close()
-            self._start()
-            reply, payload = self._call(header, sealed.payload)
+            try:
+                self._start()
+                reply, payload = self._call(header, sealed.payload)
+            except (EOFError, BrokenPipeError, BadInput) as error:
+                why = f": {error}" if isinstance(error, BadInput) else ""
+                raise WorkerLost(f"the site's worker ended twice over one question{why}; {self._log} says more") from error
         return Sealed(reply["header"], payload, bytes.fromhex(reply["signature"]))
 
     def close(self) -> None:

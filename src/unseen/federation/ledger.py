@@ -44,12 +44,13 @@ class Ledger:
         self._number, self._last = number, last
 
     def _write(self, lines: bytes, head: str) -> None:
-        """All or nothing: what a full disk cut short is taken back."""
-        with os.fdopen(os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as stream:
+        """All or nothing: what a full disk cut short is taken back. Unbuffered, or closing would write the rest after all."""
+        with os.fdopen(os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0) as stream:
             before = stream.seek(0, os.SEEK_END)
             try:
-                stream.write(lines)
-                stream.flush()
+                rest = memoryview(lines)
+                while rest:
+                    rest = rest[stream.write(rest) :]
                 os.fsync(stream.fileno())
                 write_atomically(_head_file(self.file), head)
             except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,8 +96,9 @@ def read_policy(file: Path | None) -> Policy:
     problems += [f"kinds: no kind {k!r}{nearest(str(k), KINDS)}" for k in policy.kinds if k not in KINDS]
     if policy.scores not in ("every-round", "last-round"):
         problems.append(f"scores is {policy.scores!r}; expected 'every-round' or 'last-round'")
-    if not (privacy.clip > 0 and privacy.noise >= 0 and 0 < privacy.delta < 1 and privacy.most_epsilon > 0):
-        problems.append("privacy: expected clip > 0, noise >= 0, 0 < delta < 1 and most_epsilon > 0")
+    numbers = (privacy.clip, privacy.noise, privacy.most_epsilon)
+    if not (all(0 < number < math.inf for number in numbers) and 0 < privacy.delta < 1):
+        problems.append("privacy: expected finite clip > 0, noise > 0 and most_epsilon > 0, and 0 < delta < 1")
     if problems:
         raise BadInput([f"{file}: {problem}" for problem in problems])
     return dataclasses.replace(policy, privacy=privacy)

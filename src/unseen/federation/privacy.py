@@ -1,8 +1,8 @@
 """Clipping and Gaussian noise at the site, and how much privacy was spent.
 
-One answer is one use of the Gaussian mechanism with noise multiplier z (standard deviation z times the clipping norm). Its Renyi
-divergence of order a is a / (2 z^2) (Mironov, "Renyi differential privacy", 2017, Corollary 3); over T answers the divergences add
-up, and epsilon = min over a of T a / (2 z^2) + log(1 / delta) / (a - 1), attained at a = 1 + sqrt(2 z^2 log(1 / delta) / T).
+One answer is one use of the Gaussian mechanism with noise multiplier z (standard deviation z times the clipping norm) on all of
+the site's data. Opacus's accountant adds up the Renyi divergences of all answers, whatever the noise of each, and turns
+them into an epsilon. It is imported only where a policy switches privacy on.
 
 The unit of protection is the site: what an answer would be with other data altogether. Noise comes from the operating system's
 randomness, not from the run's seed, which the server knows.
@@ -14,6 +14,7 @@ import dataclasses
 import json
 import math
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,45 +22,78 @@ import torch
 from torch import Tensor
 
 from unseen.codec import State
+from unseen.errors import BadInput
 from unseen.federation.policy import Privacy, Rejected
 from unseen.files import write_atomically
 from unseen.payload import Payload, carried
 
 __all__ = ["Accountant", "epsilon", "privatised"]
 
+Spent = tuple[float, int]  # noise multiplier, and how many answers left with it
+# Renyi orders to choose the best from. Opacus's own end at 63, which is too early for much noise.
+_ORDERS = [1 + 10 ** (k / 20) for k in range(-60, 101)]
 
-def epsilon(answers: int, noise: float, delta: float) -> float:
-    """What `answers` uses of the Gaussian mechanism spend.
 
-    >>> round(epsilon(1, 1.0, 1e-5), 3), epsilon(0, 1.0, 1e-5), epsilon(1, 0.0, 1e-5)
-    (5.299, 0.0, inf)
+def epsilon(history: Sequence[Spent], delta: float) -> float:
+    """What answers with these noise multipliers spend together.
+
+    >>> round(epsilon([(1.0, 1)], 1e-5), 2), epsilon([], 1e-5), epsilon([(0.0, 1)], 1e-5)
+    (4.73, 0.0, inf)
     """
-    if answers == 0:
+    accountant = _opacus().RDPAccountant()
+    accountant.history = [(noise, 1.0, answers) for noise, answers in history if answers]
+    if not accountant.history:
         return 0.0
-    if noise == 0:
+    if any(noise == 0 for noise, _, _ in accountant.history):
         return math.inf
-    rate = answers / (2 * noise**2)
-    return rate + 2 * math.sqrt(rate * math.log(1 / delta))
+    return float(accountant.get_epsilon(delta, alphas=_ORDERS))
+
+
+def _opacus() -> Any:
+    try:
+        import opacus.accountants
+    except ImportError:
+        raise BadInput("the policy switches privacy on, which needs opacus; run: pip install 'unseen[privacy]'") from None
+    return opacus.accountants
 
 
 class Accountant:
-    """Counts a site's answers by run, on its disk."""
+    """Counts a site's answers by their noise, over all runs, on its disk."""
 
     def __init__(self, privacy: Privacy, file: Path) -> None:
         self._privacy, self._file = privacy, file
-        self._answers: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
+        self._history = _read(file) if file.exists() else []
+        if privacy.on:
+            _opacus()
 
-    def refuse_overspent(self, run: str) -> None:
+    def refuse_overspent(self) -> None:
         """Before the work is done: one more answer must not exceed what the policy allows."""
-        total = epsilon(sum(self._answers.values()) + 1, self._privacy.noise, self._privacy.delta)
+        total = epsilon(self._with_one_more(), self._privacy.delta)
         if total > self._privacy.most_epsilon:
             raise Rejected(f"privacy: epsilon would be {total:.2f}, at most {self._privacy.most_epsilon:g} may be spent")
 
-    def spend(self, run: str) -> float:
+    def spend(self) -> float:
         """Note one more answer before it leaves; the epsilon of all answers so far."""
-        self._answers[run] = self._answers.get(run, 0) + 1
-        write_atomically(self._file, json.dumps(self._answers))
-        return epsilon(sum(self._answers.values()), self._privacy.noise, self._privacy.delta)
+        history = self._with_one_more()
+        write_atomically(self._file, json.dumps({"answers": [{"noise": noise, "number": number} for noise, number in history]}))
+        self._history = history
+        return epsilon(history, self._privacy.delta)
+
+    def _with_one_more(self) -> list[Spent]:
+        numbers = dict(self._history)
+        numbers[self._privacy.noise] = numbers.get(self._privacy.noise, 0) + 1
+        return list(numbers.items())
+
+
+def _read(file: Path) -> list[Spent]:
+    """A site that cannot tell what it spent spends no more."""
+    try:
+        history = [(float(one["noise"]), int(one["number"])) for one in json.loads(file.read_text())["answers"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{file}, which tells how much privacy was spent, cannot be read ({type(error).__name__})") from error
+    if not all(noise >= 0 and number >= 0 for noise, number in history):
+        raise BadInput(f"{file}, which tells how much privacy was spent, holds a negative number")
+    return history
 
 
 def privatised(up: Payload, down: Payload, privacy: Privacy) -> Payload:

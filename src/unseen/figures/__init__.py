@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unseen.data.domain import DomainDataset
-from unseen.deploy.exporting import FinishedRun, finished_run
+from unseen.deploy.finished import FinishedRun, finished_run
 from unseen.errors import BadInput, choose
 from unseen.figures.attention import cam
 from unseen.figures.classes import confusion, reliability
@@ -16,6 +16,7 @@ from unseen.figures.comparing import bars, clients
 from unseen.figures.drawing import save
 from unseen.figures.embedding import tsne
 from unseen.figures.masks import overlays
+from unseen.figures.plane import plane
 from unseen.figures.styles import gap, generated, restyled
 from unseen.figures.surface import surface
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "FIGURES", "bars", "cam", "clients", "confusion", "draw", "finished_run", "gap", "generated", "overlays", "reliability", "restyled",
-    "save", "surface", "tsne",
+    "FIGURES", "bars", "cam", "clients", "confusion", "draw", "finished_run", "gap", "generated", "overlays", "plane", "reliability",
+    "restyled", "save", "surface", "tsne",
 ]  # fmt: skip
 
 
@@ -35,7 +36,7 @@ class Kind:
     about: str
     of_run: Callable[[FinishedRun], Figure] | None = None
     of_runs: Callable[[Sequence[FinishedRun]], Figure] | None = None
-    of_folder: Callable[[Path], Figure] | None = None
+    of_folder: Callable[[Path, str], Figure] | None = None  # and the selection rule
 
 
 FIGURES: Mapping[str, Kind] = {
@@ -48,19 +49,25 @@ FIGURES: Mapping[str, Kind] = {
     "generated": Kind("FedDAG's perturbations and generated images", of_run=generated),
     "restyled": Kind("images in other domains' styles as in ELCFS, and their spectra", of_run=restyled),
     "surface": Kind("the loss around the global model", of_run=surface),
+    "plane": Kind("the loss on the plane of the global and the clients' models; repeats the last round", of_run=plane),
     "bars": Kind("a bar per row of a benchmark's table (ablation, sensitivity)", of_folder=bars),
     "clients": Kind("score against the number of clients", of_folder=clients),
 }
 
 
-def draw(name: str, folders: Sequence[Path], *, rule: str = "source", data: DomainDataset | None = None) -> Figure:
-    """The figure of that name. `data` is needed where runs were made on a data set that exists only in Python."""
+def draw(name: str, folders: Sequence[Path], *, rule: str = "source", data: DomainDataset | str | None = None) -> Figure:
+    """The figure of that name. `data` is needed where runs were made between sites, or on a data set that exists only in Python."""
     kind = FIGURES[choose("figure", name, FIGURES)]
     if kind.of_runs is None and len(folders) != 1:
         raise BadInput(f"figure {name!r} is of one folder; got {len(folders)}")
     if kind.of_folder is not None:
-        return kind.of_folder(folders[0])
+        return kind.of_folder(folders[0], rule)
     runs = [finished_run(folder, rule, data) for folder in folders]
+    for run in runs:
+        if not run.has_images:
+            raise BadInput(f"the data of {run.folder} stayed at its sites; give images to look at, such as --data folder:our-images")
+        if not run.world.fold.targets:
+            raise BadInput(f"every domain of the data given took part in {run.folder}; a figure needs one that stayed unseen")
     if kind.of_runs is not None:
         return kind.of_runs(runs)
     assert kind.of_run is not None

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unseen.deploy.exporting import FinishedRun
+from unseen.deploy.finished import FinishedRun
 from unseen.errors import BadInput
 from unseen.figures.drawing import sheet, show_image
 from unseen.figures.outputs import drawn, normalised, only

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unseen.deploy.exporting import FinishedRun
+from unseen.deploy.finished import FinishedRun
 from unseen.figures.drawing import COLOURS, heat_map, sheet
 from unseen.figures.outputs import drawn, look, only
 from unseen.metrics import calibration_error

@@ -30,9 +30,12 @@ def bars(folder: Path, rule: str = "source") -> Figure:
     for number, (name, stat) in enumerate(rows.items()):
         low, high = interval_of(stat) or (stat.mean, stat.mean)
         axes.bar(number, stat.mean, yerr=[[stat.mean - low], [high - stat.mean]], color=COLOURS[number % 10], capsize=3, label=name)
-        axes.text(number, stat.mean / 2, f"{stat.mean:.1f}", ha="center", color="white", fontsize=9)
-    axes.set_xticks(range(len(rows)), list(rows), rotation=25, ha="right")
-    axes.set(ylabel=f"{table.metric}, % ({column})", title=f"selection: {rule}")
+    axes.set_title(f"95 % intervals over seeds; selection: {rule}", fontsize=9)
+    axes.set_xticks(range(len(rows)), [f"{name}: {stat.mean:.1f}" for name, stat in rows.items()], rotation=25, ha="right")
+    axes.set(
+        ylabel=f"{table.metric}, % ({column})",
+        ylim=(0, min(100, axes.get_ylim()[1])),
+    )
     return figure
 
 
@@ -51,7 +54,7 @@ def client_counts(runs: Sequence[Run], rule: str = "source") -> dict[str, dict[i
 
 def clients(folder: Path, rule: str = "source") -> Figure:
     """The score against the number of clients, a line per method."""
-    table = client_counts(collect(folder).finished, rule)
+    table = client_counts(collect(folder, repeats=True).finished, rule)
     if all(len(counts) < 2 for counts in table.values()):
         raise BadInput(f"all runs in {folder} have the same number of clients; a curve needs at least two numbers (`clients = ...`)")
     figure, ((axes,),) = sheet(1, 1, 5.0, 3.6)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unseen.deploy.exporting import FinishedRun
+from unseen.deploy.finished import FinishedRun
 from unseen.figures.drawing import COLOURS, sheet
 from unseen.figures.outputs import drawn, look, only, server_state
 from unseen.methods.fedadg import FedADG
@@ -65,7 +65,7 @@ def _drawn(run: FinishedRun, points: Any, labels: Any, where: Any, names: list[s
         here = where == number
         title = f"{name} (unseen)" if name in unseen else name
         style: dict[str, Any] = {"s": 12, "alpha": 0.75, "linewidths": 0}
-        axes[0][1].scatter(own[here, 0], own[here, 1], color=COLOURS[number % 10], label=title, **style)
+        axes[0][1].scatter(own[here, 0], own[here, 1], color=COLOURS[number % 10], marker=_MARKERS[number % 10], label=title, **style)
         for label, text in enumerate(task.classes):
             both = here & (labels == label)
             axes[0][0].scatter(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unseen.deploy.exporting import FinishedRun
+from unseen.deploy.finished import FinishedRun
 from unseen.figures.drawing import sheet, show_image
 from unseen.figures.outputs import drawn, look, only
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unseen.codec import decode
 from unseen.data.domain import Domain, Samples
-from unseen.deploy.exporting import FinishedRun
+from unseen.deploy.finished import FinishedRun
 from unseen.errors import BadInput
 from unseen.randomness import generator
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unseen.data.gap import gap_matrix
-from unseen.deploy.exporting import FinishedRun
+from unseen.deploy.finished import FinishedRun
 from unseen.errors import BadInput
 from unseen.figures.drawing import heat_map, sheet, show_image
 from unseen.figures.outputs import drawn, normalised, server_state

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unseen.codec import State
 from unseen.data.domain import Samples
-from unseen.deploy.exporting import FinishedRun
+from unseen.deploy.finished import FinishedRun
 from unseen.figures.drawing import sheet
 from unseen.figures.outputs import drawn, normalised
 from unseen.randomness import generator
@@ -22,7 +22,7 @@ from unseen.randomness import generator
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["filter_direction", "loss_grid", "surface"]
+__all__ = ["filter_direction", "levels_of", "loss_grid", "losses_around", "surface"]
 
 
 def filter_direction(state: State, names: set[str], rng: torch.Generator) -> State:
@@ -40,25 +40,43 @@ def filter_direction(state: State, names: set[str], rng: torch.Generator) -> Sta
 
 
 def loss_grid(run: FinishedRun, samples: Samples, steps: NDArray[np.float64], seed: int = 0) -> NDArray[np.float64]:
-    """The task loss at w + a d_1 + b d_2 for all a (rows) and b (columns)."""
-    images, labels = samples.take(torch.arange(len(samples)))
-    x = normalised(run, images)
+    """The task loss at w + a d_1 + b d_2 for all a (rows) and b (columns), along random directions."""
     state = {name: value.clone() for name, value in run.net.state_dict().items()}
     names = {name for name, _ in run.net.named_parameters()}
     one, two = (filter_direction(state, names, generator(seed, "surface", n)) for n in (1, 2))
+    return losses_around(run, samples, state, (one, two), steps)
+
+
+def losses_around(
+    run: FinishedRun, samples: Samples, state: State, axes: tuple[State, State], steps: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The task loss at state + a axes[0] + b axes[1] for all a (rows) and b (columns)."""
+    images, labels = samples.take(torch.arange(len(samples)))
+    x = normalised(run, images)
+    before = {name: value.clone() for name, value in run.net.state_dict().items()}
     grid = np.empty((len(steps), len(steps)))
     try:
         with torch.inference_mode():
             for (i, a), (j, b) in ((p, q) for p in enumerate(steps) for q in enumerate(steps)):
-                run.net.load_state_dict({n: _moved(value, one[n], two[n], float(a), float(b)) for n, value in state.items()})
+                moved = {n: _moved(n, value, axes[0][n], axes[1][n], float(a), float(b)) for n, value in state.items()}
+                run.net.load_state_dict(moved)
                 grid[i, j] = float(run.world.dataset.task.loss(run.net(x), labels))
     finally:
-        run.net.load_state_dict(state)
+        run.net.load_state_dict(before)
     return grid
 
 
-def _moved(value: Tensor, one: Tensor, two: Tensor, a: float, b: float) -> Tensor:
-    return value + a * one + b * two if value.is_floating_point() else value
+def _moved(name: str, value: Tensor, one: Tensor, two: Tensor, a: float, b: float) -> Tensor:
+    if not value.is_floating_point():
+        return value
+    moved = value + a * one + b * two
+    return torch.maximum(moved, 0.1 * value) if name.endswith("running_var") else moved  # far out, a variance would turn negative
+
+
+def levels_of(grid: NDArray[np.float64], highest: float) -> NDArray[np.float64]:
+    """Contours where most of the picture is, and up to the highest of the models: a few points far out may be a hundred times as high."""
+    low, high = float(grid.min()), max(highest, float(np.quantile(grid, 0.8)))
+    return np.linspace(low, max(high, low + 1e-6), 17)
 
 
 def surface(run: FinishedRun, points: int = 13, images: int = 96, reach: float = 0.6) -> Figure:
@@ -69,9 +87,10 @@ def surface(run: FinishedRun, points: int = 13, images: int = 96, reach: float =
     figure, axes = sheet(1, len(domains), 3.4, 3.1)
     for panel, domain in zip(axes[0], domains, strict=True):
         grid = loss_grid(run, drawn(domain, images), steps)
-        drawn_lines = panel.contourf(steps, steps, grid, levels=14, cmap="viridis")
+        centre = float(grid[points // 2, points // 2])
+        drawn_lines = panel.contourf(steps, steps, grid.T, levels=levels_of(grid, centre), cmap="viridis", extend="max")
         panel.plot(0, 0, "w+", markersize=9)
-        panel.set(title=f"{domain.name}{' (unseen)' if domain.name in unseen else ''}: {grid[points // 2, points // 2]:.2f} at the centre")
-        figure.colorbar(drawn_lines, ax=panel)
+        panel.set(title=f"{domain.name}{' (unseen)' if domain.name in unseen else ''}: {centre:.2f} at the centre")
+        figure.colorbar(drawn_lines, ax=panel, format="%.4g")
     figure.suptitle(f"{run.about['name']}: loss along two filter-normalised random directions", fontsize=10)
     return figure

@@ -8,9 +8,9 @@ As printed, G raises D(h') (Eq. 4) and so does D (Eq. 2): they pull the same way
 The paper does not say: rounds (30), the amount of smoothing (0.1), the dimensions of the noise (the features', at most 2048) and
 after the projection (a quarter), where the label joins D (after it), a schedule (none), whether an epoch is a pass over the data
 (its text) or one mini-batch (its Algorithm 1), the mode of F while D trains, what the E_1 epochs do without G and D (they minimise
-lambda_1 L_err), the activations inside G and D (the released ones). Each client draws its own D when it first aligns.
-The released code is the preset `released` (PACS) or `released-vlcs`, where G was cut off from its own loss (lr_g = 0). Two of its
-traits are not offered: its rescaled input, and its selection by the local models' accuracy.
+lambda_1 L_err), how G and D end (a ReLU, a sigmoid: as released) and begin. Each client draws its own D when it first aligns.
+The released code is the preset `released` (PACS) or `released-vlcs`, where G was cut off from its own loss (lr_g = 0). Not offered of
+it: the rescaled input, the first weights of D, the selection by the local models' accuracy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["FedADG"]
 _PAPER = {"rounds": 30, "augment": "jigen", "validation": 0.3}
 _RELEASED = {
     "lambda0": 0.15, "lambda1": 0.85, "order": "d-fc-g", "smoothing_over": "wrong", "noise": 2048, "projection": "trainable",
-    "discriminator_width": 1024, "extract": "evaluation", "momentum": 0.9, "weight_decay": 1e-5, "keep_momentum": True,
+    "discriminator_width": 1024, "leak": 0.01, "extract": "evaluation", "momentum": 0.9, "weight_decay": 1e-5, "keep_momentum": True,
     "augment": "fedadg-released", "network": "alexnet:hidden=4096",
 }  # fmt: skip
 _RELEASED_PACS = {
@@ -116,6 +116,7 @@ class FedADG(Method[Server]):
     projected: int | None = hyper(None, "dimension after the projection; none: a quarter of the features'", symbol="d_2", low=1)
     label_joins: Literal["after", "before"] = hyper("after", "the label joins D after or before the projection")
     discriminator_width: int | None = hyper(None, "first layer of D; none: the features' dimension, as printed", low=1)
+    leak: float = hyper(0.0, "slope below zero of the units inside G and D; 0: ReLU, as printed", low=0.0, high=1.0)
     extract: Literal["training", "evaluation"] = hyper("training", "mode of F while D trains; in evaluation dropout is off")
     momentum: float = hyper(0.0, "momentum of SGD", low=0.0, high=1.0)
     weight_decay: float = hyper(0.0, "weight decay of SGD", low=0.0)
@@ -133,7 +134,7 @@ class FedADG(Method[Server]):
             descend(optimizer, self._error(net(x), y))
 
         for epoch in range(self.classification_epochs):
-            self._set_lr(optimizer, self.lr_f, max(1, epoch - 1))
+            self._warm_up(optimizer, self.lr_f, epoch - 1)
             for x, y in self._epoch(client):  # Step c2
                 classify(x, y)  # Step c3
         generator = self._align(net, optimizer, down.generator, client) if self.alignment_epochs else down.generator
@@ -168,9 +169,9 @@ class FedADG(Method[Server]):
         steps = {"fc": update_fc, **({"d": update_d} if critic else {}), **({"g": update_g} if generator else {})}
         width = self._noise(net.feature_size) if generator else net.feature_size if critic else 0
         for epoch in range(self.alignment_epochs):
-            self._set_lr(optimizer_f, self.lr_f, self.classification_epochs + epoch if epoch else max(1, self.classification_epochs - 1))
-            self._set_lr(optimizer_d, self.lr_d, max(1, epoch))
-            self._set_lr(optimizer_g, self.lr_g, max(1, epoch))
+            self._warm_up(optimizer_f, self.lr_f, self.classification_epochs + (epoch or -1))  # the released count skips E_0 itself
+            self._warm_up(optimizer_d, self.lr_d, epoch)
+            self._warm_up(optimizer_g, self.lr_g, epoch)
             for x, y in self._epoch(client):  # Step c4
                 z = ops.draw_reference(self.reference, len(x), width, client.rng).to(client.device)  # Step c6: one S_z for D and G
                 for name in self.order.split("-"):
@@ -216,7 +217,7 @@ class FedADG(Method[Server]):
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
         features, classes = shapes.features, shapes.outputs if self.class_wise else 0
-        generator = partial(DistributionGenerator, self._noise(features), classes, features, nonnegative=self.nonnegative)
+        generator = partial(DistributionGenerator, self._noise(features), classes, features, nonnegative=self.nonnegative, leak=self.leak)
         return {"generator": generator, "discriminator": partial(self._discriminator, features, shapes.outputs)} if self.adversary else {}
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
@@ -248,14 +249,9 @@ class FedADG(Method[Server]):
         return self.projected or max(1, features // 4)
 
     def _discriminator(self, features: int, classes: int) -> Discriminator:
-        return Discriminator(
-            features,
-            classes if self.class_wise else 0,
-            None if self.projection == "none" else self._projected(features),
-            self.discriminator_width,
-            projection="trainable" if self.projection == "trainable" else "fixed",
-            label=self.label_joins,
-        )
+        labels, projected = classes if self.class_wise else 0, None if self.projection == "none" else self._projected(features)
+        kind: Literal["fixed", "trainable"] = "trainable" if self.projection == "trainable" else "fixed"
+        return Discriminator(features, labels, projected, self.discriminator_width, projection=kind, label=self.label_joins, leak=self.leak)
 
     def _error(self, logits: Tensor, y: Tensor) -> Tensor:
         return ops.smoothed_cross_entropy(logits, y, self.smoothing, self.smoothing_over)  # L_err
@@ -269,6 +265,7 @@ class FedADG(Method[Server]):
     def _sgd(self, client: Client, net: nn.Module, lr: float) -> Any:
         return client.optimizer(torch.optim.SGD, net, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
-    def _set_lr(self, optimizer: Any, lr: float, count: int) -> None:
+    def _warm_up(self, optimizer: Any, lr: float, epochs: int) -> None:
+        """The learning rate after that many epochs, of which the released code counts at least one."""
         for group in optimizer.param_groups if optimizer else ():
-            group["lr"] = ops.warmed_up(lr, count, self.warm_up)
+            group["lr"] = ops.warmed_up(lr, max(1, epochs), self.warm_up)

@@ -10,9 +10,13 @@ The paper does not say, and here it is so:
 - a frozen network runs with its running statistics; the student sees originals and generated images as one batch;
 - the decay of the teacher, the feature, the form of step 2's task loss, the generator's width and rate: fields, marked as not in the paper;
 - a warm-up round is one of FedAvg: the student trains on its images alone, and the teacher is that student; without NDAG all rounds are;
+- the student learns from images that the generator makes after its own step (`regenerate`), and they are not clamped;
 - optimisers start afresh every round; a client that missed rounds goes on with its own teacher of the last one it took part in;
 - trained on perturbations alone (Fig. 11), the student sees alpha G(x) in place of every image, and no similarity loss.
 No code was released.
+
+Parts: restyled views join a batch before all of this, so that each is generated from, and their consistency loss binds generated ones too;
+MixStyle acts in the student's own step.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +38,10 @@ from unseen.ops.discrepancy import clipped_discrepancy, discrepancy, follow, res
 from unseen.optimizers import OptimizerName, make_optimizer
 from unseen.parts import part_obstacles
 from unseen.parts.aggregation import SHA, Aggregate, Aggregation
+from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
 from unseen.parts.sam import SAM, descend
+from unseen.parts.views import Views, repeat_labels, views_of
+from unseen.parts.views import task_loss as loss_over_views
 from unseen.payload import Memory, Payload, State
 from unseen.settings import hyper
 from unseen.task import Task
@@ -55,17 +62,14 @@ class Up(Payload):
     student: State | None  # only where a global student is kept
     samples: int | None  # only where the aggregation is mean
 
+    @property
+    def model(self) -> State:
+        """What the aggregation combines."""
+        return self.teacher
+
 
 class Kept(Memory):
     teacher: State
-
-
-class Contribution(NamedTuple):
-    """A teacher as the aggregation sees it."""
-
-    model: State
-    samples: int | None
-    perturbed: State | None
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,8 @@ class FedDAG(Method[Server]):
     paper = "Che et al., 2025"
     tasks = ("classification",)
     presets = {
-        "paper": {"rounds": 35, "network": "resnet50", "weights": "imagenet", "validation": 0.1, "augment": "none"},
-        "paper-224": {"lr": 5e-3, "batch": 16, "rounds": 50, "network": "resnet50", "weights": "imagenet", "augment": "none"},
+        "paper": {"rounds": 35, "size": 96, "network": "resnet50", "weights": "imagenet", "validation": 0.1, "augment": "none"},
+        "paper-224": {"lr": 5e-3, "batch": 16, "rounds": 50, "size": 224, "network": "resnet50", "weights": "imagenet", "augment": "none"},
     }
 
     ndag: bool = hyper(True, "generate; without it clients train as in FedAvg", symbol="NDAG")
@@ -97,22 +101,16 @@ class FedDAG(Method[Server]):
     task_loss: Literal["both", "generated"] = hyper(
         "both", "images of the student's task loss: the mean over both, or generated ones alone"
     )
-    train_on: Literal["images", "perturbations"] = hyper(
-        "images", "what the student sees; perturbations alone is an ablation", symbol="Fig. 11"
-    )
-    width: int = hyper(
-        32, "channels of the generator; the paper has FCN32 and FCN16, and does not say which is its own", symbol="Fig. 12", low=1
-    )
+    train_on: Literal["images", "perturbations"] = hyper("images", "what the student sees; perturbations is an ablation", symbol="Fig. 11")
+    regenerate: bool = hyper(True, "the student sees images of the generator after its step; false: those that step was taken on")
+    width: int = hyper(32, "channels of the generator, FCN32 or FCN16; which is its own the paper does not say", symbol="Fig. 12", low=1)
     generator_lr: float | None = hyper(None, "learning rate of the generator; none: the student's", low=0.0)
     ema: float = hyper(0.99, "decay of the teacher that follows the student", low=0.0, high=1.0)
     statistics: Literal["average", "copy"] = hyper("average", "how the teacher takes batch-norm statistics: like weights, or as they are")
     distribution: Literal["student", "copy", "global_student"] = hyper(
-        "student",
-        "the aggregate becomes the student; Type 1: student and teacher; Type 2: the teacher, beside a global student",
-        symbol="Fig. 5",
+        "student", "whom the aggregate becomes; copy: student and teacher; global_student: the teacher, beside it", symbol="Fig. 5"
     )
     warmup: int = hyper(5, "first rounds without generation", symbol="Sec. IV-A", low=0)
-    sam: SAM | None = hyper(None, "sharpness-aware steps of the student", symbol="FedSAM, Fig. 9")
     epochs: int = hyper(1, "passes over a client's data in a round", low=1)
     steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
     batch: int = hyper(32, "samples in a batch (224 px: 16)", symbol="Sec. IV-A", low=1)
@@ -120,6 +118,14 @@ class FedDAG(Method[Server]):
     lr: float = hyper(1e-3, "learning rate (224 px: 5e-3)", symbol="Sec. IV-A", low=0.0)
     weight_decay: float = hyper(5e-4, "weight decay", symbol="Sec. IV-A", low=0.0)
     aggregation: Aggregation = hyper(SHA(), "how the server averages", symbol="SHA")
+    smoothing: float = hyper(0.0, "mass moved from the true class to all classes", low=0.0, high=1.0)
+    views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
+    mixstyle: MixStyle | None = hyper(None, "mixes the style of the student's feature maps within a batch")
+    sam: SAM | None = hyper(None, "sharpness-aware steps of the student", symbol="FedSAM, Fig. 9")
+
+    def contradictions(self) -> Iterable[str]:
+        if self.train_on == "perturbations" and not self.ndag:
+            yield "train_on is perturbations, but ndag is off and nothing is generated; switch ndag on, or train on images"
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
         return {"generator": partial(ImageGenerator, shapes.channels, self.width)} if self.ndag else {}
@@ -131,14 +137,18 @@ class FedDAG(Method[Server]):
     def train(self, down: Down, client: Client) -> Up:
         """Algorithm 1."""
         student: TaskNet = client.build("task", down.student or down.model)
-        teacher, generator = student, None
+        teacher, generator, together = student, None, 1
         if down.generator is None:
-            self.warm_up(student, client)
+            step = self.plain_step(student, client)
         else:
             kept = client.recall(Kept) if self.distribution == "student" else None
             teacher = client.build("task", kept.teacher if kept else down.model).eval()
             generator = client.build("generator", down.generator)
-            self.generate(teacher, student, generator, client)
+            step = self.adversarial_step(teacher, student, generator, client)
+            together = 2 if self.train_on == "images" else 1  # x and x^
+        for x, y in client.batches(size=self.batch, epochs=None if self.steps else self.epochs, steps=self.steps):
+            x = views_of(self.views, x, client.rng)
+            step(x, y, *mixing_of(self.mixstyle, x, client.rng, times=together))
         if self.distribution == "student":
             client.remember(Kept(teacher=state_of(teacher)))
         return Up(
@@ -148,52 +158,58 @@ class FedDAG(Method[Server]):
             **self.aggregation.upload(client, teacher, learner=student),
         )
 
-    def warm_up(self, student: TaskNet, client: Client) -> None:
+    def plain_step(self, student: TaskNet, client: Client) -> Callable[..., None]:
+        """A step of FedAvg: in warm-up, and without NDAG."""
         optimizer = make_optimizer(client, self.optimizer, student, self.lr, weight_decay=self.weight_decay)
 
         @client.step
-        def step(x: Tensor, y: Tensor) -> None:
-            descend(student, optimizer, lambda: client.task.loss(student(x), y), self.sam)
+        def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
+            def loss() -> Tensor:
+                return loss_over_views(client.task, mixed(student, x, mixing), y, self.views, self.smoothing)
 
-        for x, y in client.batches(size=self.batch, epochs=None if self.steps else self.epochs, steps=self.steps):
-            step(x, y)
+            descend(student, optimizer, loss, self.sam)
 
-    def generate(self, teacher: TaskNet, student: TaskNet, generator: nn.Module, client: Client) -> None:
+        return step
+
+    def adversarial_step(self, teacher: TaskNet, student: TaskNet, generator: nn.Module, client: Client) -> Callable[..., None]:
+        """A step of NDAG: lines 2 to 5."""
         generator_lr = self.lr if self.generator_lr is None else self.generator_lr
         for_generator = make_optimizer(client, self.optimizer, generator, generator_lr, weight_decay=self.weight_decay)
         for_student = make_optimizer(client, self.optimizer, student, self.lr, weight_decay=self.weight_decay)
 
         @client.step
-        def step(x: Tensor, y: Tensor) -> None:
+        def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
             with torch.no_grad():
                 f = self.feature_of(teacher(x, full=True))
-            student.requires_grad_(False).eval()  # step 1: only the generator learns
-            descend(generator, for_generator, lambda: self.generator_loss(student, client.task, f, x, generator(x), y))
-            student.requires_grad_(True).train()  # step 2: only the student learns
+            student.requires_grad_(False).eval()  # only the generator learns
+            made = generator(x)
+            descend(generator, for_generator, lambda: self.generator_loss(student, client.task, f, x, made, y))
+            student.requires_grad_(True).train()  # only the student learns
             with torch.no_grad():
-                perturbation = generator(x)
-            descend(student, for_student, lambda: self.student_loss(student, client.task, f, x, perturbation, y), self.sam)
+                shown = generator(x) if self.regenerate else made.detach()
+            descend(student, for_student, lambda: self.student_loss(student, client.task, f, x, shown, y, mixing), self.sam)
             follow(teacher, student, self.ema, copy_buffers=self.statistics == "copy")
 
-        for x, y in client.batches(size=self.batch, epochs=None if self.steps else self.epochs, steps=self.steps):
-            step(x, y)
+        return step
 
     def generator_loss(self, student: TaskNet, task: Task, f: Tensor, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
         """L_cls - L_dis (Eq. 1-3)."""
         seen = student(restyle(x, perturbation, self.alpha), full=True)
         novelty = clipped_discrepancy(f, self.feature_of(seen), self.m).mean()
-        return self.label_weight * task.loss(seen.logits, y) - self.discrepancy_weight * novelty
+        label = task.loss(seen.logits, repeat_labels(y, len(x)), self.smoothing)
+        return self.label_weight * label - self.discrepancy_weight * novelty
 
-    def student_loss(self, student: TaskNet, task: Task, f: Tensor, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
+    def student_loss(
+        self, student: TaskNet, task: Task, f: Tensor, x: Tensor, perturbation: Tensor, y: Tensor, mixing: tuple[Tensor, ...] = ()
+    ) -> Tensor:
         """L_cls + L_sim (Eq. 4)."""
         if self.train_on == "perturbations":
-            return task.loss(student(self.alpha * perturbation), y)
-        seen = student(torch.cat([x, restyle(x, perturbation, self.alpha)]), full=True)
+            return loss_over_views(task, mixed(student, self.alpha * perturbation, mixing), y, self.views, self.smoothing)
+        seen = mixed(student, torch.cat([x, restyle(x, perturbation, self.alpha)]), mixing, full=True)
         generated = slice(len(x), None)
         similarity = discrepancy(f, self.feature_of(seen)[generated]).mean()
-        if self.task_loss == "both":
-            return task.loss(seen.logits, torch.cat([y, y])) + self.similarity_weight * similarity
-        return task.loss(seen.logits[generated], y) + self.similarity_weight * similarity
+        judged = seen.logits if self.task_loss == "both" else seen.logits[generated]
+        return loss_over_views(task, judged, y, self.views, self.smoothing) + self.similarity_weight * similarity
 
     def feature_of(self, seen: Outputs) -> Tensor:
         return seen.features if self.feature == "pooled" else seen.logits
@@ -210,8 +226,7 @@ class FedDAG(Method[Server]):
         """Algorithm 2, after the clients' Algorithm 1."""
         generator = state.generator if state.teachers.round >= self.warmup else None
         ups = clients.ask(self.train, Down(model=state.teachers.model, generator=generator, student=state.student)).all()
-        contributions = ((c, Contribution(up.teacher, up.samples, up.perturbed)) for c, up in ups.items())
-        teachers = self.aggregation.combine(clients, contributions, state.teachers)
+        teachers = self.aggregation.combine(clients, ups.items(), state.teachers)
 
         def weighted(parts: Iterable[tuple[str, State | None]]) -> State | None:
             given = [(part, teachers.weights[c]) for c, part in parts if part is not None]

@@ -11,6 +11,7 @@ whether the mean prediction is differentiated (it is; `stop_mean`); how Eq. 2 su
 predicts in evaluation mode. Eq. 2 is a binary cross entropy where the text says KL divergence: `consistency`.
 lambda covers parameters, not buffers. Full participation is the paper's; a client that is missing in a round keeps its lambda, and
 the server sums over those who replied and divides by all, as in FedDyn.
+MixStyle acts in the local model alone; a sharpness-aware step climbs on the whole of Eq. 6.
 With beta = 0 and no copies the method is FedDyn, to the bit.
 """
 
@@ -30,6 +31,9 @@ from unseen.ops.consistency import Consistency, OverClasses, by_view, map_consis
 from unseen.ops.dynamic import buffers_of, dynamic_aggregate, dynamic_term, parameters_of, updated_drift
 from unseen.ops.randconv import restyled_views
 from unseen.optimizers import OptimizerName, make_optimizer
+from unseen.parts import part_obstacles
+from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
+from unseen.parts.sam import SAM, descend
 from unseen.parts.views import chosen_styles, predictions, repeat_labels, strange_styles
 from unseen.payload import Memory, Payload, State
 from unseen.settings import hyper
@@ -88,6 +92,9 @@ class FedGCA(Method[Dynamic]):
     batch: int = hyper(32, "images in a batch, before they are restyled", low=1)
     optimizer: OptimizerName = hyper("momentum", "local optimiser")
     lr: float = hyper(0.01, "learning rate", symbol="eta", low=0.0)
+    smoothing: float = hyper(0.0, "mass moved from the true class to all classes", low=0.0, high=1.0)
+    mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch and its copies")
+    sam: SAM | None = hyper(None, "sharpness-aware steps")
 
     def contradictions(self) -> Iterable[str]:
         if self.alpha == 0:
@@ -98,6 +105,7 @@ class FedGCA(Method[Dynamic]):
         yield from strange_styles(self.styles)
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
+        yield from part_obstacles(self, around)
         if not (self.beta and self.local_maps):
             return
         advice = "set local_maps and global_maps to false, or use another network"
@@ -121,21 +129,23 @@ class FedGCA(Method[Dynamic]):
         drift = dict(client.build("task", {**down.model, **start}).requires_grad_(False).named_parameters())  # lambda_i
 
         @client.step
-        def step(x: Tensor, y: Tensor) -> None:  # X+, and the labels of one view
+        def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:  # X+, and the labels of one view
             labels = repeat_labels(y, len(x))
             told = self.guidance(client.task, guide, x, labels, len(y)) if self.beta else (None, None)
-            seen = net(x, full=True)
-            loss = client.task.loss(seen.logits, labels)
-            if self.beta:
-                loss = loss + self.beta * self.semantic_consistency(client.task, net, seen, told, labels, len(y))
-            loss = loss + dynamic_term(net.named_parameters(), anchor, drift, self.alpha)  # Eq. 6
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+
+            def loss() -> Tensor:  # Eq. 6
+                seen = mixed(net, x, mixing, full=True)
+                total = client.task.loss(seen.logits, labels, self.smoothing)
+                if self.beta:
+                    total = total + self.beta * self.semantic_consistency(client.task, net, seen, told, labels, len(y))
+                return total + dynamic_term(net.named_parameters(), anchor, drift, self.alpha)
+
+            descend(net, optimizer, loss, self.sam)
 
         epochs = None if self.steps else self.epochs
         for x, y in client.batches(size=self.batch, epochs=epochs, steps=self.steps):
-            step(restyled_views(x, self.copies, chosen_styles(self.styles), client.rng), y)
+            x = restyled_views(x, self.copies, chosen_styles(self.styles), client.rng)
+            step(x, y, *mixing_of(self.mixstyle, x, client.rng))
         reached = parameters_of(net)
         client.remember(Drift(drift=updated_drift(drift, anchor, reached, self.alpha)))
         return Up(parameters=reached, buffers=buffers_of(net))

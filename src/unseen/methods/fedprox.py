@@ -49,6 +49,7 @@ class FedProx(Method[Aggregate]):
     batch: int = hyper(64, "samples in a batch", low=1)
     optimizer: OptimizerName = hyper("adam", "local optimiser; the paper's is sgd")
     lr: float = hyper(1e-4, "learning rate", symbol="eta", low=0.0)
+    weight_decay: float = hyper(0.0, "weight decay", low=0.0)
     aggregation: Aggregation = hyper(Mean(), "how the server averages: mean weighs by samples")
     smoothing: float = hyper(0.0, "mass moved from the true class to all classes", low=0.0, high=1.0)
     views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
@@ -58,8 +59,9 @@ class FedProx(Method[Aggregate]):
     @on_client
     def train(self, down: Down, client: Client) -> Up:
         net = client.build("task", down.model)
-        anchor = [p.detach().clone() for p in net.parameters()]  # w_t
-        optimizer = make_optimizer(client, self.optimizer, net, self.lr)
+        # In a network of the pool, so that a recorded step finds it where it was in the last task.
+        anchor = list(client.build("task", down.model).requires_grad_(False).parameters())  # w_t
+        optimizer = make_optimizer(client, self.optimizer, net, self.lr, weight_decay=self.weight_decay)
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:

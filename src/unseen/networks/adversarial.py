@@ -1,6 +1,7 @@
 """FedADG's distribution generator and discriminator.
 
-The paper gives two fully connected layers for each and no activations; these are the released code's.
+Two fully connected layers each, with ReLU units between as the paper says (the released code's leak by 0.01 below zero). It does not
+say how they end: as in the released code, G in a ReLU and D in a sigmoid.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ class DistributionGenerator(nn.Module):
     for features that have both signs (a ViT's). With `classes=0` it takes no label (the paper's ablation "w/o one-hot").
     """
 
-    def __init__(self, noise: int, classes: int, features: int, hidden: int | None = None, *, nonnegative: bool = True) -> None:
+    def __init__(
+        self, noise: int, classes: int, features: int, hidden: int | None = None, *, nonnegative: bool = True, leak: float = 0.0
+    ) -> None:
         super().__init__()
         self.classes = classes
         self.fc1 = nn.Linear(noise + classes, hidden or features)
         self.fc2 = nn.Linear(hidden or features, features)
-        self.between = nn.LeakyReLU()
+        self.between = nn.LeakyReLU(leak)
         self.last = nn.ReLU() if nonnegative else nn.Identity()
         for layer in (self.fc1, self.fc2):
             nn.init.xavier_uniform_(layer.weight, gain=0.5)
@@ -56,6 +59,7 @@ class Discriminator(nn.Module):
         *,
         projection: Literal["fixed", "trainable"] = "fixed",
         label: Literal["before", "after"] = "after",
+        leak: float = 0.0,
     ) -> None:
         super().__init__()
         self.classes, self.label_first = classes, label == "before"
@@ -65,7 +69,7 @@ class Discriminator(nn.Module):
             self.project = FixedProjection(entering, projected) if projection == "fixed" else nn.Linear(entering, projected, bias=False)
         read = features + classes if projected is None else projected + (0 if self.label_first else classes)
         self.fc1 = nn.Linear(read, hidden or features)
-        self.between = nn.LeakyReLU()
+        self.between = nn.LeakyReLU(leak)
         self.fc2 = nn.Linear(hidden or features, 1)
 
     def forward(self, features: Tensor, label: Tensor) -> Tensor:
@@ -75,8 +79,8 @@ class Discriminator(nn.Module):
         read = self.project(features)
         if self.classes and not self.label_first:
             read = torch.cat([read, label], 1)
-        score: Tensor = self.fc2(self.between(self.fc1(read)))
-        return score.squeeze(1).sigmoid()
+        score: Tensor = self.fc2(self.between(self.fc1(read))).squeeze(1)
+        return score.to(torch.promote_types(score.dtype, torch.float32)).sigmoid()  # 1 - D has no digits left in 16 bits
 
 
 class FixedProjection(nn.Module):

@@ -58,9 +58,9 @@ def info_nce(boundary: Tensor, background: Tensor, valid: Tensor, tau: float) ->
     An anchor m has as positives the later features p > m of its own kind, and as negatives, which alone are in the
     denominator, all K of the other kind.
     """
-    here, there = _unit(boundary).transpose(0, 1), _unit(background).transpose(0, 1)
-    apart = here @ there.mT / tau
-    sides = ((here @ here.mT / tau, apart.logsumexp(2)), (there @ there.mT / tau, apart.logsumexp(1)))
+    here, there = boundary.transpose(0, 1), background.transpose(0, 1)
+    apart = _cosines(here, there) / tau
+    sides = ((_cosines(here, here) / tau, apart.logsumexp(2)), (_cosines(there, there) / tau, apart.logsumexp(1)))
     pairs = torch.ones_like(apart[0]).triu(1)  # m < p
     each = sum((pairs * (negatives[..., None] - positives)).sum((1, 2)) for positives, negatives in sides)
     weights = valid.to(apart.dtype)
@@ -69,15 +69,21 @@ def info_nce(boundary: Tensor, background: Tensor, valid: Tensor, tau: float) ->
 
 def nt_xent(boundary: Tensor, background: Tensor, valid: Tensor, tau: float) -> Tensor:
     """The released form: one set of features for the whole batch, every ordered positive pair, itself in its denominator too."""
-    features = _unit(torch.cat([boundary.flatten(0, 1), background.flatten(0, 1)]))
+    features = torch.cat([boundary.flatten(0, 1), background.flatten(0, 1)])
     kind = torch.arange(2, device=valid.device).repeat_interleave(len(features) // 2)
     counts = valid.repeat(len(features) // len(valid))
     both = counts[:, None] & counts
     same = kind[:, None] == kind
-    close = features @ features.mT / tau
+    close = _cosines(features, features) / tau
     negatives = close.masked_fill(~both | same, torch.finfo(close.dtype).min).logsumexp(1, keepdim=True)
     positive = (both & same).fill_diagonal_(False).to(close.dtype)
     return (positive * F.softplus(negatives - close)).sum() / positive.sum().clamp_min(1)  # -log(e^c / (e^c + e^n))
+
+
+def _cosines(a: Tensor, b: Tensor) -> Tensor:
+    """Every row of a with every row of b; not in 16 bits, whose rounding 1 / tau would make twenty times as large."""
+    with torch.autocast(a.device.type, enabled=False):
+        return _unit(a) @ _unit(b).mT
 
 
 def _unit(h: Tensor) -> Tensor:

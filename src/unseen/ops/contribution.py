@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unseen.codec import State
+from unseen.codec import State, copied
 from unseen.ops.averaging import mean
 
 __all__ = [
@@ -45,7 +45,7 @@ def perturbed(net: nn.Module, learner: nn.Module, rho: float, eps: Eps, float64:
     """theta^ = theta + rho eps, eps from the gradient that `learner`'s last step left (FedDAG, before Eq. 5). Buffers stay as they are."""
 
     def exact(tensor: Tensor) -> Tensor:
-        return tensor.detach().double() if float64 and tensor.is_floating_point() else tensor.detach().clone()
+        return copied(tensor).double() if float64 and tensor.is_floating_point() else copied(tensor)
 
     state = {name: exact(value) for name, value in net.state_dict().items()}
     gradient = [exact(torch.zeros_like(p) if p.grad is None else p.grad) for p in learner.parameters()]
@@ -84,10 +84,11 @@ def generalisation_scores(losses: Mapping[str, Mapping[str, float]], clients: in
 def balanced_weights(scores: Mapping[str, float], beta: float) -> dict[str, float]:
     """w_i = s_i^beta / sum_j s_j^beta (FedDAG, Eq. 6).
 
-    >>> balanced_weights({"a": 1.0, "b": 9.0}, beta=0.5)
-    {'a': 0.25, 'b': 0.75}
+    >>> balanced_weights({"a": 1.0, "b": 16.0}, beta=0.5)
+    {'a': 0.2, 'b': 0.8}
     """
-    powers = {name: score**beta for name, score in scores.items()}
+    largest = max(scores.values(), default=1.0)  # its power is 1: no beta overflows, and not all weights vanish
+    powers = {name: (score / largest) ** beta for name, score in scores.items()}
     total = sum(powers.values())
     return {name: power / total for name, power in powers.items()}
 

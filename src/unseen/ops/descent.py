@@ -23,7 +23,11 @@ def momentum_of(optimizer: Optimizer, net: nn.Module) -> State:
 
 
 def give_momentum(optimizer: Optimizer, net: nn.Module, momentum: State) -> None:
-    """The inverse of `momentum_of`."""
+    """The inverse of `momentum_of`. A buffer that is there already is written in place: a step recorded on a GPU knows its address."""
     weights = dict(net.named_parameters())
     for name, value in momentum.items():
-        optimizer.state[weights[name]]["momentum_buffer"] = value.to(weights[name].device, copy=True)
+        held = optimizer.state[weights[name]]
+        if "momentum_buffer" in held:
+            held["momentum_buffer"].copy_(value)
+        else:
+            held["momentum_buffer"] = value.to(weights[name].device, copy=True)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unseen.codec import State
+from unseen.codec import State, copied
 from unseen.ops.averaging import mean
 
 __all__ = ["buffers_of", "dynamic_aggregate", "dynamic_term", "parameters_of", "updated_drift"]
@@ -20,13 +20,13 @@ __all__ = ["buffers_of", "dynamic_aggregate", "dynamic_term", "parameters_of", "
 
 def parameters_of(net: nn.Module) -> State:
     """The parameters without the buffers, copied."""
-    return {name: value.detach().clone() for name, value in net.named_parameters()}
+    return {name: copied(value) for name, value in net.named_parameters()}
 
 
 def buffers_of(net: nn.Module) -> State:
     """The buffers that belong to the state, copied."""
     trained = dict(net.named_parameters())
-    return {name: value.detach().clone() for name, value in net.state_dict().items() if name not in trained}
+    return {name: copied(value) for name, value in net.state_dict().items() if name not in trained}
 
 
 def dynamic_term(
@@ -34,10 +34,17 @@ def dynamic_term(
 ) -> Tensor:
     """alpha L_OC = -<lambda_i, w> + alpha / 2 |w - w_t|^2: FedGCA's Eq. 5 times the alpha of Eq. 6, FedDyn's local penalty."""
     terms = [
-        alpha / 2 * F.mse_loss(w, anchor[name], reduction="sum") - torch.dot(drift[name].flatten(), w.flatten())
-        for name, w in parameters
+        alpha / 2 * F.mse_loss(w, anchor[name], reduction="sum") - torch.dot(*_flat(drift[name], w)) for name, w in parameters
     ]  # fused sums: on millions of weights the plain ones cost twice as much
     return torch.stack(terms).sum()
+
+
+def _flat(*alike: Tensor) -> list[Tensor]:
+    """As vectors in the order of the last one's memory: channels_last weights would be copied at every step."""
+    last = alike[-1]
+    if last.ndim == 4 and not last.is_contiguous() and last.is_contiguous(memory_format=torch.channels_last):
+        return [tensor.permute(0, 2, 3, 1).flatten() for tensor in alike]
+    return [tensor.flatten() for tensor in alike]
 
 
 def updated_drift(drift: Mapping[str, Tensor], anchor: Mapping[str, Tensor], reached: State, alpha: float) -> State:

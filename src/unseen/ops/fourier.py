@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["draw_rows", "low_amplitudes", "low_spectrum", "restyle", "window"]
+__all__ = ["draw_rows", "low_amplitudes", "low_spectrum", "restyle", "take_rows", "window"]
 
 
 def window(size: tuple[int, int], alpha: float) -> tuple[int, int]:
@@ -72,6 +72,20 @@ def draw_rows(sizes: Sequence[int], images: int, styles: int | None, rng: torch.
         site = torch.randint(len(sizes), (styles, images), generator=rng)
     within = torch.rand(site.shape, generator=rng, dtype=torch.float64) * size[site]
     return within.long() + (size.cumsum(0) - size)[site]
+
+
+def take_rows(parts: Sequence[Tensor], rows: Tensor) -> Tensor:
+    """`torch.cat(parts)[rows]` without laying the parts end to end: a bank is large, a batch takes little of it.
+
+    >>> take_rows([torch.tensor([10, 11]), torch.tensor([20])], torch.tensor([[2, 0]])).tolist()
+    [[20, 10]]
+    """
+    taken, start = parts[0].new_empty((*rows.shape, *parts[0].shape[1:])), 0
+    for part in parts:
+        here = (rows >= start) & (rows < start + len(part))
+        taken[here] = part[rows[here] - start]
+        start += len(part)
+    return taken
 
 
 class _Bases(NamedTuple):

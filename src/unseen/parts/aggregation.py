@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -99,7 +100,7 @@ def _streamed_mean(updates: Iterable[tuple[str, Update]], weigh: Any, before: Ag
 
 @dataclass(frozen=True)
 class Mean(Aggregation):
-    """The mean weighted by the number of training samples (FedAvg)."""
+    """The mean weighted by the number of training samples (FedAvg). A client that does not tell it weighs nothing."""
 
     name = "mean"
 
@@ -107,7 +108,7 @@ class Mean(Aggregation):
         return {"samples": client.samples, "perturbed": None}
 
     def combine(self, clients: Cohort, updates: Iterable[tuple[str, Update]], before: Aggregate) -> Aggregate:
-        return _streamed_mean(updates, lambda update: update.samples, before)
+        return _streamed_mean(updates, lambda update: update.samples or 0, before)
 
 
 @dataclass(frozen=True)
@@ -146,14 +147,15 @@ class Assessed(Aggregation):
     def assess(self, down: Candidates, client: Client) -> Losses:
         """The mean loss of each candidate here; it is computed in the candidate's own precision."""
         net = client.build("task", next(iter(down.models.values()))).eval()
-        losses = {}
+        losses, size = {}, client.batch_of(_NUMBERS_AT_ONCE)
         for name, sent in down.models.items():
             model = {key: value.to(client.device) for key, value in sent.items()}
             exact = any(value.dtype is torch.float64 for value in model.values())
+            candidate = partial(functional_call, net, model)
             total, samples = torch.zeros((), dtype=torch.float64, device=client.device), 0
             with torch.no_grad(), torch.autocast(client.device.type, enabled=False) if exact else client.autocast():
-                for x, y in client.validation(size=client.batch_of(_NUMBERS_AT_ONCE)):
-                    logits = functional_call(net, model, (x.double() if exact else x,))
+                for x, y in client.validation(size):
+                    logits = client.predict(candidate, x.double() if exact else x, size)
                     total += client.task.loss(logits, y).double() * len(x)
                     samples += len(x)
             if samples:
@@ -229,7 +231,8 @@ class SHA(Assessed):
 
     def combine(self, clients: Cohort, updates: Iterable[tuple[str, Update]], before: Aggregate) -> Aggregate:
         ups = dict(updates)
-        scores = self.scored(clients, {c: up.perturbed or {} for c, up in ups.items()}, before.round)
+        uphill = {c: up.perturbed for c, up in ups.items() if up.perturbed is not None}  # without it a model has no score
+        scores = self.scored(clients, uphill, before.round)
         history, merged = dict(before.history), {c: Scored(up.model, 0.0) for c, up in ups.items()}
         for client, score in scores.items():
             now, earlier = Scored(ups[client].model, score), before.history.get(client, [])
@@ -237,7 +240,7 @@ class SHA(Assessed):
             kept = Scored({name: value.cpu() for name, value in now.model.items()}, score)  # a device's memory is too dear for the past
             history[client] = retained([*earlier, kept], self.k, 4 * self.k if self.cap is None else self.cap)
         model, weights = self.across({c: m.model for c, m in merged.items()}, {c: merged[c].score for c in scores})
-        shares = {c: changed_share(up.model, up.perturbed or {}) for c, up in ups.items()}
+        shares = {c: changed_share(ups[c].model, state) for c, state in uphill.items()}
         return Aggregate(model, before.round + 1, weights, scores, history, shares)
 
     def notes(self, aggregate: Aggregate) -> dict[str, Any]:

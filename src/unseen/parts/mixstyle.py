@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from unseen.method import Surroundings
-from unseen.networks.base import TaskNet
+from unseen.networks.base import Outputs, TaskNet
 from unseen.networks.headed import HeadedNet
 from unseen.ops.mixstyle import draw_mixing, mix_styles
 from unseen.settings import Configured, hyper
@@ -35,24 +35,36 @@ class MixStyle(Configured):
             yield f"mixstyle acts after {self.stages} stages of the network, and {type(around.net).__name__} names {found}"
 
 
-def mixing_of(part: MixStyle | None, x: Tensor, rng: torch.Generator) -> tuple[Tensor, ...]:
-    """The seam before a step: what is drawn for a batch, for the step to take as further arguments. Nothing without the part."""
+def mixing_of(part: MixStyle | None, x: Tensor, rng: torch.Generator, *, times: int = 1) -> tuple[Tensor, ...]:
+    """The seam before a step: what is drawn for a batch, for the step to take as further arguments. Nothing without the part.
+
+    `times`: as many images as x has pass the network together so many times over.
+    """
     if part is None:
         return ()
-    return tuple(drawn.to(x.device) for drawn in draw_mixing(len(x), part.stages, part.p, part.alpha, rng))
+    return tuple(drawn.to(x.device) for drawn in draw_mixing(times * len(x), part.stages, part.p, part.alpha, rng))
 
 
-def mixed(net: TaskNet, x: Tensor, mixing: tuple[Tensor, ...]) -> Tensor:
-    """The seam inside a step: the logits, with styles mixed as drawn."""
-    if not mixing:
-        return net(x)
-    keep, partner = mixing
-    with _acting_after(net, keep, partner):
-        return net(x)
+@overload
+def mixed(net: TaskNet, x: Tensor, mixing: tuple[Tensor, ...], full: Literal[False] = False) -> Tensor: ...
+
+
+@overload
+def mixed(net: TaskNet, x: Tensor, mixing: tuple[Tensor, ...], full: Literal[True]) -> Outputs: ...
+
+
+def mixed(net: TaskNet, x: Tensor, mixing: tuple[Tensor, ...], full: bool = False) -> Tensor | Outputs:
+    """The seam inside a step: what the network gives, with styles mixed as drawn."""
+    with _acting_after(net, mixing):
+        return net(x, full=True) if full else net(x)
 
 
 @contextmanager
-def _acting_after(net: nn.Module, keep: Tensor, partner: Tensor) -> Iterator[None]:
+def _acting_after(net: nn.Module, mixing: tuple[Tensor, ...]) -> Iterator[None]:
+    if not mixing:
+        yield
+        return
+    keep, partner = mixing
     assert isinstance(net, HeadedNet)  # the part's obstacles saw to it
     hooks = [_hooked(stage, *row) for stage, *row in zip(net.stages(), keep, partner, strict=False)]
     try:

@@ -1,13 +1,13 @@
-"""Line charts as inline SVG, a few hundred bytes a line. Colours are classes, so that the page's style decides on dark and light."""
+"""Charts as inline SVG, a few hundred bytes a line. Colours are classes, so that the page's style decides on dark and light."""
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["COLOURS", "Line", "line_chart", "nice_ticks"]
+__all__ = ["COLOURS", "Line", "class_chart", "line_chart", "nice_ticks"]
 
 COLOURS = 10  # of the page's style sheet: classes c0 to c9
 WIDTH, HEIGHT = 380, 240
@@ -118,3 +118,40 @@ def _line(frame: _Frame, line: Line) -> str:
     if len(points) == 1:
         return f'<circle {attributes} cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3">{title}</circle>'
     return f'<path {attributes} d="{_path(points)}">{title}</path>'
+
+
+_NAMES, _SHADES = 86, 8  # pixels for a client's name; steps of grey
+_MOST_ROWS, _MOST_COLUMNS = 40, 14  # with more, rows get thin and lose their names, cells their numbers
+
+
+def class_chart(clients: Mapping[str, Sequence[int]], labels: Sequence[str]) -> str:
+    """Who holds how many samples of each class: a row per client, a column per class, the darker the more."""
+    few_rows, few_columns = len(clients) <= _MOST_ROWS, len(labels) <= _MOST_COLUMNS
+    row, column, top = (17 if few_rows else 5), (WIDTH - _NAMES) / max(1, len(labels)), 18
+    height = top + row * len(clients)
+    most = max((count for counts in clients.values() for count in counts), default=0)
+    parts = [f'<svg class="chart cells" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="training samples by client and class">']
+    if few_columns:
+        parts += [_fitting(label, _NAMES + (n + 0.5) * column, top - 5, column, "m") for n, label in enumerate(labels)]
+    else:
+        parts.append(f'<text class="m" x="{(_NAMES + WIDTH) / 2:.0f}" y="{top - 5}">{len(labels)} classes</text>')
+    shades: dict[int, list[str]] = {}
+    for number, (client, counts) in enumerate(clients.items()):
+        y = top + number * row
+        parts += [_fitting(client, _NAMES - 6, y + 12, _NAMES - 6, "r")] if few_rows else []
+        for n, count in enumerate(counts):
+            x = _NAMES + n * column
+            if count:
+                box = f"M{x + 0.5:.1f} {y + 0.5:.1f}h{column - 1:.1f}v{row - 1}h-{column - 1:.1f}z"
+                shades.setdefault(math.ceil(_SHADES * count / most), []).append(box)
+            if few_rows and few_columns:
+                parts.append(f'<text class="m" x="{x + column / 2:.1f}" y="{y + 12}">{count}</text>')
+    cells = [f'<path fill-opacity="{shade / _SHADES / 2:.2f}" d="{"".join(boxes)}"/>' for shade, boxes in sorted(shades.items())]
+    return "".join([parts[0], *cells, *parts[1:], "</svg>"])
+
+
+def _fitting(text: str, x: float, y: float, width: float, css: str) -> str:
+    """A name cut to its room, whole in its tooltip."""
+    room = max(1, int(width / 6))
+    shown = text if len(text) <= room else f"{text[: room - 1]}…"
+    return f'<text class="{css}" x="{x:.1f}" y="{y}"><title>{html.escape(text)}</title>{html.escape(shown)}</text>'

@@ -73,8 +73,11 @@ class Collected:
         return [run.cell for run in self.finished]
 
 
-def collect(folder: Path, *, force: bool = False, unfinished: bool = False) -> Collected:
-    """Every run below `folder`. `force` lets runs of different data be mixed; `unfinished` is content without a finished run."""
+def collect(folder: Path, *, force: bool = False, unfinished: bool = False, repeats: bool = False) -> Collected:
+    """Every run below `folder`. `force` lets runs of different data be mixed; `unfinished` is content without a finished run.
+
+    `repeats` lets several runs have the same name, fold and seed; in a table, one would take the other's place.
+    """
     if not folder.is_dir():
         raise BadInput(f"no folder {folder}; give the --out of `unseen run` or `unseen bench`")
     runs = [_read(file.parent, folder) for file in sorted(folder.rglob("run.json"))]
@@ -87,7 +90,7 @@ def collect(folder: Path, *, force: bool = False, unfinished: bool = False) -> C
     ]
     if len(notes) == len(runs) and not unfinished:
         raise BadInput([f"{folder} holds no finished run", *notes])
-    mixed = differences(runs)
+    mixed = [*differences(runs), *([] if repeats else _repeated(runs))]
     if mixed and not force:
         raise BadInput([*mixed, "these runs cannot stand in one table; give a folder of one kind, or --force to mix them"])
     return Collected(runs, [*(f"mixed by --force: {text}" for text in mixed), *notes], _paper_numbers(folder))
@@ -114,6 +117,19 @@ def differences(runs: Sequence[Run]) -> list[str]:
         if len(values) > 1:
             found.append(f"{key} differs: " + ", ".join(f"{value} ({where})" for value, where in values.items()))
     return found
+
+
+def _repeated(runs: Sequence[Run]) -> list[str]:
+    """Finished runs that a table cannot tell apart."""
+    places: dict[tuple[str, str, int], list[str]] = {}
+    for run in runs:
+        if run.finished:
+            places.setdefault((run.name, run.fold, run.seed), []).append(run.folder)
+    return [
+        f"{name}, fold {fold}, seed {seed} is there more than once ({', '.join(folders)}); a table takes the last. Give rows a --label"
+        for (name, fold, seed), folders in places.items()
+        if len(folders) > 1
+    ]
 
 
 def _paper_numbers(folder: Path) -> dict[str, dict[str, float]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unseen.errors import BadInput
-from unseen.report.charts import COLOURS, line_chart
+from unseen.report.charts import COLOURS, class_chart, line_chart
 from unseen.report.collect import Collected, Run
 from unseen.report.select import RULES, Rule
 from unseen.report.statistics import Comparison, compare, interval_of, scores_by_method
@@ -16,6 +16,7 @@ from unseen.report.tables import AVERAGE, Stat, Table, comparison
 
 __all__ = ["page_environment", "render_page", "size_text"]
 
+_SHOWN_PARTITIONS = 8  # more are folded away
 _ALL_PAIRS = 8  # methods; with more, each is compared with the best alone
 
 
@@ -57,7 +58,9 @@ def render_page(found: Collected, title: str, *, live: bool = False) -> str:
         traffic=traffic(counted),
         by_client=client_bytes(counted),
         times=time_split(counted),
-        partitions=partitions(runs),
+        partitions=[(d, class_chart(d.by_class, d.labels) if d.by_class else "") for d in partitions(runs)],
+        shown_partitions=_SHOWN_PARTITIONS,
+        between_sites=any(run.about.get("between_sites") for run in runs),
         common=common,
         own=own,
         departures=departures,

@@ -12,7 +12,19 @@ from unseen.report.collect import Run
 from unseen.report.select import RULES
 from unseen.report.tables import Stat
 
-__all__ = ["Companion", "Sent", "client_bytes", "companion_of", "curves", "partitions", "round_bytes", "settings", "time_split", "traffic"]
+__all__ = [
+    "Companion",
+    "Division",
+    "Sent",
+    "client_bytes",
+    "companion_of",
+    "curves",
+    "partitions",
+    "round_bytes",
+    "settings",
+    "time_split",
+    "traffic",
+]
 
 
 @dataclass(frozen=True)
@@ -149,14 +161,34 @@ def time_split(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
     return table
 
 
-def partitions(runs: Sequence[Run]) -> list[tuple[str, dict[str, dict[str, Any]]]]:
+@dataclass(frozen=True)
+class Division:
+    """Who holds what, in some folds and seeds. Counts by class are known of clients on one machine: `by_class` is empty elsewhere."""
+
+    heading: str
+    clients: dict[str, dict[str, Any]]
+    labels: tuple[str, ...]
+
+    @property
+    def by_class(self) -> dict[str, list[int]]:
+        known = {name: client["classes"] for name, client in self.clients.items() if "classes" in client}
+        return known if len(known) == len(self.clients) else {}
+
+
+def partitions(runs: Sequence[Run]) -> list[Division]:
     """Every division of the samples that occurs, with the folds and seeds it was used in."""
-    found: dict[str, tuple[str, list[int], dict[str, dict[str, Any]]]] = {}
+    found: dict[str, tuple[Run, list[int]]] = {}
     for run in runs:
-        clients = run.about.get("clients", {})
-        _, seeds, _ = found.setdefault(f"{run.fold} {clients}", (run.fold, [], clients))
+        _, seeds = found.setdefault(f"{run.fold} {run.about.get('clients', {})}", (run, []))
         seeds += [run.seed] if run.seed not in seeds else []
-    return [(f"unseen: {fold}; {_listed(sorted(seeds))}", clients) for fold, seeds, clients in found.values()]
+    return [
+        Division(
+            f"unseen: {run.fold}; {_listed(sorted(seeds))}",
+            run.about.get("clients", {}),
+            tuple(run.about.get("model", {}).get("labels", ())),
+        )
+        for run, seeds in sorted(found.values(), key=lambda one: (one[0].fold, min(one[1])))
+    ]
 
 
 def _listed(seeds: Sequence[int]) -> str:

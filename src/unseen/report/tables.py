@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import statistics
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -127,12 +128,17 @@ def to_markdown(table: Table) -> str:
     """Best in bold, second best underlined."""
     styles = {1: "**{}**", 2: "<u>{}</u>", 0: "{}"}
     lines = [f"{table.heading[0].upper()}{table.heading[1:]}", ""]
-    lines.append("| method | " + " | ".join(table.columns) + " |")
+    lines.append("| method | " + " | ".join(map(_md, table.columns)) + " |")
     lines.append("|---" * (len(table.columns) + 1) + "|")
     for method in table.rows:
         cells = [styles[table.marks.get((method, c), 0)].format(_text(table, method, c)) for c in table.columns]
-        lines.append(f"| {method.replace('|', chr(92) + '|')} | " + " | ".join(cells) + " |")
+        lines.append(f"| {_md(method)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _md(text: str) -> str:
+    """A name that stays in its cell."""
+    return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;")
 
 
 def to_latex(table: Table) -> str:
@@ -148,11 +154,33 @@ def to_latex(table: Table) -> str:
     return "\n".join(lines)
 
 
+_TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}"}
+_TEX |= {"|": r"\textbar{}", "[": "{[}", "±": r"$\pm$", "–": "--", "→": r"$\to$", "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$"}
+_TEX |= {"−": "$-$", "≈": r"$\approx$", "≠": r"$\neq$", "∞": r"$\infty$"} | {c: rf"\{c}" for c in "&%$#_{}"}
+_KNOWN_TO_TEX = "æÆœŒøØßłŁ¡¿§©£“”‘’…—·²³¹µ°÷"
+_ACCENTS = "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327"
+
+
 def _tex(text: str) -> str:
-    special = {"\\": r"\textbackslash{}", "±": r"$\pm$", "–": "--", "→": r"$\to$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-    special |= {c: rf"\{c}" for c in "&%$#_{}"}
-    return "".join(special.get(c, c) for c in text)
+    """Text that any LaTeX sets as it is. A `[` would be an option where it follows a row's end."""
+    return "".join(_tex_character(c) for c in unicodedata.normalize("NFC", " ".join(text.split())))
+
+
+def _tex_character(c: str) -> str:
+    """As it is, as a command, or as its code point where plain LaTeX has no glyph.
+
+    >>> [_tex_character(c) for c in ("a", "é", "_", "λ", "日")]
+    ['a', 'é', '\\\\_', '$\\\\lambda$', '(U+65E5)']
+    """
+    if c in _TEX:
+        return _TEX[c]
+    base, *accents = list(unicodedata.normalize("NFD", c))
+    if (" " <= base <= "~" and c < "\u0180" and all(accent in _ACCENTS for accent in accents)) or c in _KNOWN_TO_TEX:
+        return c
+    letter = unicodedata.name(c, "").removeprefix("GREEK SMALL LETTER ")
+    if "α" <= c <= "ω" and letter.isalpha() and letter != "OMICRON":
+        return f"${chr(92)}{letter.lower().replace('lamda', 'lambda')}$"
+    return f"(U+{ord(c):04X})"
 
 
 def to_csv(tables: Iterable[Table]) -> str:

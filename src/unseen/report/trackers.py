@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unseen.training import Watch
     from unseen.world import World
 
-__all__ = ["TRACKERS", "Tracked", "Tracker", "scalars"]
+__all__ = ["TRACKERS", "Tracked", "Tracker", "refuse_missing", "scalars"]
 
 
 def scalars(record: Record, seconds: float) -> dict[str, float]:
@@ -106,15 +106,21 @@ TRACKERS: Mapping[str, Callable[[str, Mapping[str, Any], Path, int], Tracker]] =
 }
 
 
+def refuse_missing(names: Sequence[str]) -> None:
+    """Say before a round is trained that a tracker is not known, or not installed."""
+    for name in names:
+        choose("tracker", name, TRACKERS)
+        if importlib.util.find_spec(name) is None:
+            raise BadInput(f"--track {name} needs {name}, which is not installed; install it with: pip install 'unseen[track]'")
+
+
 class Tracked:
     """A watch that passes everything on to another one, and the rounds to trackers too."""
 
     def __init__(self, watch: Watch, names: Sequence[str], folder: Path) -> None:
         self._watch, self._folder = watch, folder
-        self._makers = [TRACKERS[choose("tracker", name, TRACKERS)] for name in dict.fromkeys(names)]
-        for package in names:  # said before a round is trained
-            if importlib.util.find_spec(package) is None:
-                raise BadInput(f"--track {package} needs {package}, which is not installed; install it with: pip install 'unseen[track]'")
+        refuse_missing(names)
+        self._makers = [TRACKERS[name] for name in dict.fromkeys(names)]
         self._trackers: list[Tracker] = []
 
     def __enter__(self) -> Tracked:
@@ -129,7 +135,8 @@ class Tracked:
         described = world.experiment.description()
         settings = {**{k: v for k, v in described.items() if k != "set"}, **{f"set.{k}": v for k, v in described["set"].items()}}
         name = f"{world.experiment.name}, {world.fold.name}, seed {world.experiment.seed}"
-        self._trackers = [make(name, settings, self._folder, done) for make in self._makers]
+        if done < world.experiment.rounds:  # of a run that is finished there is nothing to tell
+            self._trackers = [make(name, settings, self._folder, done) for make in self._makers]
         self._watch.begin(world, done)
 
     def round(self, record: Record, seconds: float) -> None:

@@ -7,11 +7,10 @@ method, its records and its checkpoint stay in one process that a user can watch
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -22,19 +21,26 @@ from flwr.common.constant import SubStatus
 from flwr.common.serde import run_from_proto
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
 from flwr.proto.fab_pb2 import Fab
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest, SendTaskHeartbeatRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import FlowerError
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_confirm_message_received_fn_protobuf, make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError, pull_and_inflate_object_from_tree
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid, http_grid
+from flwr.superlink.grid import HttpGrid
 
-from unseen.engines.flower.mail import MESSAGE_TYPE, from_records, to_records
+from unseen.engines.flower.mail import COULD_NOT_ANSWER, MESSAGE_TYPE, from_records, to_records
 from unseen.federation.folder import Federation
 from unseen.federation.letters import Sealed
 
@@ -54,8 +60,8 @@ serverapp = "unseen_letters.nothing:app"
 clientapp = "unseen_letters.nothing:app"
 [tool.flwr.app.config]
 """
-http_grid.pull_objects = functools.partial(http_grid.pull_objects, initial_backoff=0.05, backoff_cap=0.5)  # not 1 s and 10 s
 _POLL, _LOOK_AROUND, _HEARTBEAT = 0.1, 2.0, 10.0  # seconds
+_PATIENCE = 20.0  # seconds to wait for the content of an answer, once its head is there, before others have their turn
 _ABSENT = 60.0  # seconds to wait for a site that is not connected
 # The SuperLink is away, lost what was being sent, or gave the run up.
 _AGAIN = (httpx.HTTPError, FlowerError, ObjectPushError, ObjectPullError, RunNotRunningException, ConnectionError)
@@ -98,6 +104,7 @@ class _Link:
         given = self._client.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = given.task_id, given.run.run_id, given.context.node_id
         self.grid.set_run(run_from_proto(given.run))
+        self._arriving: dict[str, Any] = {}  # answers of which only the head is here, by the message they answer
         self._ended = threading.Event()
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -147,8 +154,29 @@ class _Link:
         (number,) = self.grid.push_messages([Message(to_records(letter), node, MESSAGE_TYPE, ttl=seconds + 3600)])
         return str(number)
 
-    def replies(self, numbers: set[str]) -> list[Any]:
-        return list(self.grid.pull_messages(numbers)) if numbers else []
+    def replies(self, numbers: set[str], until: float) -> Iterator[tuple[str, Any]]:
+        """What came in answer to these messages, one in memory at a time; None for one whose content was lost."""
+        if not numbers:
+            return
+        client, run, node = self.grid._runtime_client, self.grid.run.run_id, self.grid.node
+        pull = make_pull_object_fn_protobuf(client.PullObject, node, run)
+        confirm = make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, run)
+        pulled = client.PullMessages(PullAppMessagesRequest(message_ids=numbers))
+        heads = (head.metadata.reply_to_message_id for head in pulled.messages_list)
+        self._arriving.update(zip(heads, pulled.message_object_trees, strict=True))
+        for number, tree in list(self._arriving.items()):
+            seconds = min(_PATIENCE, max(0.0, until - time.monotonic()))
+            try:
+                # Flower waits a second, then ten, before it looks again for what has not arrived; here it is 50 ms, then 0.5 s.
+                message = pull_and_inflate_object_from_tree(
+                    tree, pull, confirm, return_type=Message, max_time=seconds, initial_backoff=0.05, backoff_cap=0.5
+                )
+            except ObjectPullError as error:
+                if "timeout" in str(error):
+                    continue  # a slow site; it must not keep the others waiting
+                message = None
+            del self._arriving[number]
+            yield number, message
 
     def close(self, well: bool = True) -> None:
         self._ended.set()
@@ -167,19 +195,19 @@ class FlowerPost:
         self._keys = {client: _node_key(federation, client) for client in federation.clients}
         self._link: _Link | None = None
 
-    def exchange(self, letters: Mapping[str, Sealed], seconds: float) -> dict[str, Sealed | str]:
+    def exchange(self, letters: Mapping[str, Sealed], seconds: float) -> Iterator[tuple[str, Sealed | str]]:
         round_trip = _Exchange(letters, self._keys, seconds)
         while not round_trip.over:
             try:
                 self._link = self._link or _Link(self._federation, self._address)
-                round_trip.go_on(self._link)
+                yield from round_trip.go_on(self._link)
                 time.sleep(_POLL)
             except _AGAIN as error:
                 self._say(f"the SuperLink at {self._address} does not answer ({type(error).__name__}); trying again")
                 self._drop()
                 round_trip.forget_sent()
                 time.sleep(1.0)
-        return round_trip.results()
+        yield from round_trip.late()
 
     def _drop(self) -> None:
         if self._link is not None:
@@ -197,7 +225,6 @@ class _Exchange:
 
     def __init__(self, letters: Mapping[str, Sealed], keys: Mapping[str, bytes], seconds: float) -> None:
         self._waiting, self._keys, self._seconds = dict(letters), keys, seconds
-        self._answers: dict[str, Sealed | str] = {}
         self._sent: dict[str, str] = {}  # message -> client
         self._connection: dict[str, tuple[int, str]] = {}  # of each client when it was last sent to
         self._began = self._last_look = time.monotonic()
@@ -213,38 +240,45 @@ class _Exchange:
         self._sent.clear()
         self._connection.clear()
 
-    def go_on(self, link: _Link) -> None:
+    def go_on(self, link: _Link) -> Iterator[tuple[str, Sealed | str]]:
+        """Send what is to be sent; the answers that came, and who is not there."""
         now = time.monotonic()
         if now - self._last_look >= _LOOK_AROUND:
             self._last_look = now
-            self._send(link, link.nodes(), now)
-        for message in link.replies(set(self._sent)):
-            client = self._sent.pop(message.metadata.reply_to_message_id, None)
-            if client is not None and client in self._waiting:
-                self._take(client, message)
+            yield from self._send(link, link.nodes(), now)
+        for number, message in link.replies(set(self._sent), self._began + self._seconds):
+            client = self._sent.pop(number, None)
+            if client is None or client not in self._waiting:
+                continue
+            outcome = _outcome(message)
+            if outcome is None:
+                self._connection.pop(client, None)  # it is asked again
+            else:
+                del self._waiting[client]
+                yield client, outcome
 
-    def _send(self, link: _Link, nodes: Mapping[bytes, tuple[int, str]], now: float) -> None:
+    def _send(self, link: _Link, nodes: Mapping[bytes, tuple[int, str]], now: float) -> Iterator[tuple[str, str]]:
         """To every site that is connected and was not asked over this connection: a site that was restarted lost its question."""
         for client in list(self._waiting):
             connection = nodes.get(self._keys[client])
             if connection is None:
                 if now - self._seen[client] > min(_ABSENT, self._seconds):
-                    self._settle(client, "not connected")
+                    del self._waiting[client]
+                    yield client, "not connected"
                 continue
             self._seen[client] = now
             if self._connection.get(client) != connection:
                 self._sent[link.send(connection[0], self._waiting[client], self._seconds)] = client
                 self._connection[client] = connection
 
-    def _take(self, client: str, message: Any) -> None:
-        if message.has_error():
-            return  # the site was lost on the way; when it connects again it is asked again
-        self._settle(client, from_records(message.content) or "the answer is no letter")
+    def late(self) -> Iterator[tuple[str, str]]:
+        return ((client, f"no answer within {self._seconds:g} s") for client in self._waiting)
 
-    def _settle(self, client: str, outcome: Sealed | str) -> None:
-        del self._waiting[client]
-        self._answers[client] = outcome
 
-    def results(self) -> dict[str, Sealed | str]:
-        late = dict.fromkeys(self._waiting, f"no answer within {self._seconds:g} s")
-        return {**self._answers, **late}
+def _outcome(message: Any) -> Sealed | str | None:
+    """The letter in a reply, or why there is none; None if the site or its reply was lost on the way."""
+    if message is None:
+        return None
+    if message.has_error():
+        return "failed by the site: its worker ended" if message.error.code == COULD_NOT_ANSWER else None
+    return from_records(message.content) or "the answer is no letter"

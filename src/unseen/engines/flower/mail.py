@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.common.constant import ErrorCode
 
 from unseen.federation.letters import Sealed
 
-__all__ = ["MESSAGE_TYPE", "from_records", "to_records"]
+__all__ = ["COULD_NOT_ANSWER", "MESSAGE_TYPE", "from_records", "to_records"]
 
 MESSAGE_TYPE = "query.unseen"
+COULD_NOT_ANSWER = ErrorCode.CLIENT_APP_RAISED_EXCEPTION  # from the site itself; Flower's own errors have other codes
 
 
 def to_records(sealed: Sealed) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 from flwr.app import Context, Message
 from flwr.app.error import Error
-from flwr.common.constant import ErrorCode, SubStatus
+from flwr.common.constant import SubStatus
 from flwr.common.serde import context_from_proto
 from flwr.proto.node_pb2 import Node as NodeId
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullAppMessagesRequest, PullTaskInputRequest, SendTaskHeartbeatRequest
@@ -31,8 +31,9 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
-from unseen.engines.flower.mail import from_records, to_records
+from unseen.engines.flower.mail import COULD_NOT_ANSWER, from_records, to_records
 from unseen.engines.flower.process import FlowerProcess
+from unseen.errors import WorkerLost
 from unseen.federation.folder import Kit
 from unseen.federation.keys import write_secret
 from unseen.federation.letters import Sealed
@@ -87,7 +88,7 @@ class Node:
         try:
             message, context = _pull(client)
             with self._one_at_a_time:
-                reply = _reply(message, answer)
+                reply = self._reply(message, answer)
             push_message(client, reply, context)
             push_task_output(client, context, SubStatus.COMPLETED, "")
         except _LOST as error:
@@ -97,6 +98,16 @@ class Node:
         finally:
             done.set()
             client.close()
+
+    def _reply(self, message: Any, answer: Answer) -> Any:
+        letter = None if message.has_error() else from_records(message.content)
+        if letter is None:
+            return Message(Error(code=COULD_NOT_ANSWER, reason="not a letter"), reply_to=message)
+        try:
+            return Message(to_records(answer(letter)), reply_to=message)
+        except WorkerLost as lost:
+            self._say(str(lost))
+            return Message(Error(code=COULD_NOT_ANSWER, reason="the worker ended"), reply_to=message)
 
     def _client(self, interceptor: Any) -> Any:
         version = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
@@ -129,13 +140,6 @@ def _pull(client: Any) -> tuple[Message, Context]:
     )
     message.metadata.__dict__["_message_id"] = tree.object_id
     return message, context
-
-
-def _reply(message: Any, answer: Answer) -> Any:
-    letter = None if message.has_error() else from_records(message.content)
-    if letter is None:
-        return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason="not a letter"), reply_to=message)
-    return Message(to_records(answer(letter)), reply_to=message)
 
 
 def _beat(client: Any, done: threading.Event) -> None:

@@ -2,7 +2,8 @@
 
 The SuperNode asks the SuperLink for work every 3 s, and looks every 0.5 s whether an answer is ready; neither can be set. A round
 trip would wait for these clocks longer than for anything else, so here they run ten times as fast. A SuperNode that was killed
-is let in again only after it missed two heartbeats; here they come every 15 s instead of 30.
+is let in again only after it missed two heartbeats; here they come every 15 s instead of 30. One whose connection breaks during
+the handshake would give up and live on deaf; here it tries again.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 __all__ = ["FlowerProcess", "main"]
 
@@ -24,6 +27,8 @@ _QUICKER = 10
 _HEARTBEAT = 15  # seconds
 _MOST_PAUSE = 5.0  # seconds between two starts
 _GRACE = 5.0  # seconds a process has to end by itself
+_REASONS = ("[code:", "[SSL:")  # how a line begins that says why a connection failed; other lines only say that one did
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class FlowerProcess:
@@ -63,8 +68,9 @@ class FlowerProcess:
     def last_words(self) -> str:
         """The last complaint in the log."""
         with contextlib.suppress(OSError):
-            lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()[-40:] if line.strip()]
-            reasons = [line for line in lines if line.startswith("[code:") or "rror" in line]
+            text = _COLOUR.sub("", self.log.read_text(errors="replace"))
+            lines = [line.strip() for line in text.splitlines()[-40:] if "error" in line.lower() or line.startswith(_REASONS)]
+            reasons = [line for line in lines if line.startswith(_REASONS)] or lines
             return reasons[-1] if reasons else ""
         return ""
 
@@ -86,6 +92,23 @@ class _QuickClock:
     @staticmethod
     def sleep(seconds: float) -> None:
         time.sleep(seconds / _QUICKER)
+
+
+def _persistent(make: Callable[[], Any]) -> Any:
+    """Flower's way to try again, but a connection that broke during the handshake is no reason to give up: a wrong certificate is."""
+    from flwr.supercore.retry import exponential
+
+    invoker = make()
+    give_up = invoker.should_giveup
+    invoker.should_giveup = lambda error: ("certificate" in str(error).lower() or not _is_transport(error)) and give_up(error)
+    invoker.wait_gen_factory = lambda: exponential(max_delay=_MOST_PAUSE)
+    return invoker
+
+
+def _is_transport(error: Exception) -> bool:
+    import httpx
+
+    return isinstance(error, httpx.TransportError)
 
 
 def _end_with(parent: int) -> None:
@@ -113,7 +136,14 @@ def main() -> None:
         node.time = _QuickClock
         node.pull_objects = functools.partial(node.pull_objects, initial_backoff=0.05, backoff_cap=0.5, max_tries_per_object=None)
         connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = _HEARTBEAT
-        flower_supernode()
+        connection.make_simple_http_retry_invoker = functools.partial(_persistent, connection.make_simple_http_retry_invoker)
+        try:
+            flower_supernode()
+        finally:
+            # A SuperNode that lost its way to the server for good would live on in a thread, deaf; whoever started it starts another.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
     else:
         from flwr.superlink.cli import flower_superlink
 

@@ -1,0 +1,79 @@
+"""A benchmark's runs as text to keep: tables under every rule, differences from the baselines, and all scores round by round.
+
+    python benchmarks/evidence/summarise.py runs/styled-digits --against "FedAvg, SGD" --against "FedAvg, Adam" --to benchmarks/results
+
+Writes NAME.md and NAME.csv, NAME being the folder's. Rates tried by `tune.py` are told from the folder NAME-rates beside it. A difference
+is of runs with the same unseen domain and seed; its interval is Student's t (95 %) over them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from unseen.report.collect import Run, collect
+from unseen.report.select import source_score
+from unseen.report.statistics import compare, scores_by_method
+from unseen.report.tables import comparison, to_markdown
+
+RULES = ("last", "source", "oracle")
+
+
+def differences(runs: list[Run], baseline: str) -> Iterator[str]:
+    scores = scores_by_method([run.cell for run in runs], "last")
+    yield f"\nDifference from {baseline}, last round"
+    yield ""
+    yield "| method | difference | 95 % interval | pairs | p (t-test, Holm) |"
+    yield "|---|---|---|---|---|"
+    for row in compare(scores, against=baseline):
+        if row.difference is None or row.low is None or row.high is None or row.adjusted is None:
+            continue
+        low, high = -row.high, -row.low  # compare() has the baseline first
+        yield f"| {row.second} | {-row.difference:+.2f} | {low:+.2f} to {high:+.2f} | {row.n} | {row.adjusted:.2g} |"
+
+
+def rates(folder: Path) -> Iterator[str]:
+    """What source validation said of each rate that was tried."""
+    tried: dict[str, list[float]] = {}
+    for run in collect(folder, force=True).finished:
+        tried.setdefault(run.name, []).append(source_score(run.records[-1]) or 0.0)
+    yield "\nSource validation of the rates that were tried (the best is used; nothing else was tuned)"
+    yield ""
+    yield "| row | validation |"
+    yield "|---|---|"
+    yield from (f"| {name} | {100 * sum(values) / len(values):.2f} |" for name, values in tried.items())
+
+
+def write_scores(runs: list[Run], file: Path) -> None:
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["method", "fold", "seed", "round", "source validation", "unseen domain", "score"])
+        for run in runs:
+            for record in run.records:
+                for domain, row in record["target"].items():
+                    told = [record["round"], f"{source_score(record) or 0:.4f}", domain, f"{row[record['metric']]:.4f}"]
+                    writer.writerow([run.name, run.fold, run.seed, *told])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--against", action="append", default=[], help="a row that the others are compared with, repeatable")
+    parser.add_argument("--to", type=Path, required=True, help="folder for the two files")
+    given = parser.parse_args()
+    runs = collect(given.runs).finished
+    lines = [f"# {given.runs.name}", f"`unseen bench benchmarks/evidence/{given.runs.name}.toml`: {len(runs)} runs.", ""]
+    for rule in RULES:
+        lines += [to_markdown(comparison([run.cell for run in runs], rule)).rstrip(), ""]
+    for baseline in given.against:
+        lines += [*differences(runs, baseline)]
+    beside = given.runs.with_name(f"{given.runs.name}-rates")
+    lines += [*rates(beside)] if beside.is_dir() else []
+    (given.to / f"{given.runs.name}.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    write_scores(runs, given.to / f"{given.runs.name}.csv")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""`unseen speed`: how fast this machine trains."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unseen.cli.answers import answering, errors
+from unseen.cli.options import among
+
+if TYPE_CHECKING:
+    from unseen.speed import Case, Measured, Plan
+
+__all__ = ["speed"]
+
+_SHORT = {  # phases as the table's headings have them
+    "data": "data",
+    "augmentation": "augment",
+    "forward and backward": "fwd+bwd",
+    "optimiser": "optimiser",
+    "rest of the client": "client",
+    "aggregation": "aggregate",
+    "evaluation": "evaluate",
+    "bytes": "bytes",
+}
+
+
+def speed(
+    methods: Annotated[str, typer.Option(help="methods, separated by commas, or all")] = "fedavg",
+    networks: Annotated[str, typer.Option(help="task networks, separated by commas")] = "resnet18,mobilenet_v2",
+    batch: Annotated[int | None, typer.Option(help="images in a batch; default 32, on a GPU 64")] = None,
+    size: Annotated[int | None, typer.Option(help="image side in pixels; default 64, on a GPU 224, with --data its own")] = None,
+    steps: Annotated[int | None, typer.Option(help="batches that each of three clients has; default 10, on a GPU 25")] = None,
+    data: Annotated[str | None, typer.Option(help="a data set's name, folder:PATH or csv:FILE, instead of noise")] = None,
+    target: Annotated[str | None, typer.Option(help="the domain of --data that stays unseen")] = None,
+    augment: Annotated[str, typer.Option(help="augmentation recipe, timed apart")] = "domainbed",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda", autocompletion=among("auto", "cpu", "cuda"))] = "auto",
+    precision: Annotated[
+        str | None, typer.Option(help="fp32 or bf16; default fp32, on a GPU bf16", autocompletion=among("fp32", "bf16", "auto"))
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="threads on a CPU; default one per core")] = None,
+    repeats: Annotated[int, typer.Option(help="how often each side is timed; the fastest counts")] = 2,
+    to_json: Annotated[Path | None, typer.Option("--json", help="file to write the numbers to, for programs")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress")] = False,
+) -> None:
+    """Images a second of a federated round on this machine, against the bare training step of the same network.
+
+    Both are timed in this process, in turns, and the fastest of several counts. Scoring is not part of a round's training part.
+
+    Example: unseen speed --methods fedavg,fedsb --networks resnet18,mobilenet_v2 --batch 16 --size 64 --json speed.json
+    """
+    given = {key: value for key, value in locals().items() if key not in ("to_json", "quiet") and value is not None}
+    with answering():
+        from unseen.errors import BadInput
+        from unseen.files import write_atomically
+        from unseen.speed.measuring import machine, measure
+
+        if to_json is not None and to_json.is_dir():
+            raise BadInput(f"--json {to_json} is a folder; expected a file to write to")
+        plan = _plan(given)
+        rows: list[Measured] = []
+        with _progress(quiet) as tell:
+            for total, case, row in measure(plan, say=lambda text: errors.print(text, markup=False)):
+                rows.append(row)
+                tell(len(rows), total, case, row)
+        _show(plan, rows)
+        if to_json is not None:
+            found = {"machine": machine(), "plan": _plain(plan), "measured": [row.plain() for row in rows]}
+            to_json.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(to_json, json.dumps(found, indent=1) + "\n")
+
+
+def _plan(given: dict[str, Any]) -> Plan:
+    """What was asked for, and for the rest what suits the device."""
+    import torch
+
+    from unseen.errors import BadInput, choose
+    from unseen.speed import Plan
+
+    choose("device", given["device"], ("auto", "cpu", "cuda"))
+    choose("precision", given.get("precision", "fp32"), ("fp32", "bf16", "auto"))
+    if "steps" in given and "data" in given:
+        raise BadInput("--steps is the size of made-up data; with --data a round is one pass over those")
+    on_gpu = given["device"] == "cuda" or (given["device"] == "auto" and torch.cuda.is_available())
+    usual: dict[str, Any] = {
+        "batch": 64 if on_gpu else 32,
+        "size": None if "data" in given else 224 if on_gpu else 64,
+        "steps": 25 if on_gpu else 10,
+        "precision": "bf16" if on_gpu else "fp32",
+        "threads": _cores(),
+    }
+    chosen = {**usual, **given}
+    for several in ("methods", "networks"):
+        chosen[several] = tuple(name.strip() for name in _outside_options(chosen[several]) if name.strip())
+    if not chosen["methods"]:
+        raise BadInput("no method is named; give at least one, as in --methods fedavg, or all")
+    if chosen["methods"] == ("all",):
+        chosen["methods"] = ()
+    return Plan(**chosen)
+
+
+def _outside_options(text: str) -> list[str]:
+    """The names between commas; a network's options have commas of their own: unet:width=8,depth=4."""
+    names: list[str] = []
+    for piece in text.split(","):
+        if names and "=" in piece and ":" not in piece:
+            names[-1] += f",{piece}"
+        else:
+            names.append(piece)
+    return names
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Any]:
+    """A bar in a terminal, lines elsewhere; both beside the numbers, not among them."""
+    from rich.progress import Progress
+
+    live = errors.is_terminal and not quiet
+    with Progress(console=errors, transient=True, disable=not live) as bar:
+        job = bar.add_task("setting up", total=None)
+
+        def tell(done: int, total: int, case: Case, row: Measured) -> None:
+            bar.update(job, completed=done, total=total, description=f"{case.method}, {case.network}")
+            if not quiet and not live:
+                errors.print(f"{done}/{total} {case.method}, {case.network}: ratio {row.ratio:.2f}", markup=False)
+
+        yield tell
+
+
+def _plain(plan: Plan) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(plan)
+
+
+def _show(plan: Plan, rows: list[Measured]) -> None:
+    from unseen.speed.measuring import machine
+
+    about = machine()
+    where = about["gpu"] if rows and plan.device != "cpu" and about["gpu"] else f"{plan.threads} CPU threads ({about['cpu']})"
+    what = plan.data or f"noise, {plan.steps} batches for each of 3 clients"
+    size = f", {plan.size} px" if plan.size else ""
+    typer.echo(f"{where}, torch {about['torch']}; batch {plan.batch}{size}, {plan.precision}; {what}")
+    rates: list[tuple[str, ...]] = [("network", "method", "bare step", "round", "ratio", "augmented", "ratio")]
+    for row in rows:
+        bare, plain, augmented = (f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" for rate in (row.bare, row.round, row.augmented))
+        rates.append((row.network, row.method, bare, plain, f"{row.ratio:.2f}", augmented, f"{row.augmented_ratio:.2f}"))
+    typer.echo(f"\nimages a second, training part of a round; ratios to the bare step; augmented: with {plan.augment}")
+    typer.echo(_aligned(rates))
+    split: list[tuple[str, ...]] = [("network", "method", *_SHORT.values(), "MB sent", "MB received")]
+    for row in rows:
+        phases = (f"{1e3 * row.seconds[phase]:,.1f}" for phase in _SHORT)
+        split.append((row.network, row.method, *phases, *(f"{n / 1e6:,.1f}" for n in (row.sent, row.received))))
+    typer.echo("\nmilliseconds of one augmented round, clocks inside; evaluation and bytes (to bytes and back) come on top")
+    typer.echo(_aligned(split))
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> str:
+    """Columns as wide as they need to be: two of names, the rest numbers."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:{'<' if n < 2 else '>'}{w}}" for n, (cell, w) in enumerate(zip(row, widths, strict=True))) for row in rows
+    )

@@ -1,0 +1,55 @@
+"""One cell of a benchmark in a process of its own: `python -m unseen.parallel.cell` reads cells and writes how each ended.
+
+On its standard streams as framed messages, one cell after another, until its input ends. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from unseen.errors import BadInput, ClientFailed, NoReplies
+from unseen.experiment import read_experiment
+from unseen.frames import read_frame, write_frame
+from unseen.training import Silent, train
+
+__all__ = ["main", "run_cell", "why"]
+
+
+def why(error: Exception) -> str:
+    """What a table's reader is told about a cell that failed."""
+    return str(error) if isinstance(error, BadInput | NoReplies | ClientFailed) else repr(error)
+
+
+def run_cell(description: Mapping[str, Any], folder: Path) -> str:
+    """Run one cell to its end, from where its folder stands. Returns why it failed; nothing if it did not."""
+    try:
+        train(read_experiment(description), folder, resume=True, watch=Silent())
+    except OSError:  # a full disk is not this cell's fault
+        raise
+    except Exception as error:
+        return why(error)
+    return ""
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the command's to handle, which then ends this process
+    answers: IO[bytes] = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a method prints must not land among the answers
+    while True:
+        try:
+            header, _ = read_frame(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            write_frame(answers, {"failed": run_cell(header["experiment"], Path(header["folder"]))})
+        except OSError as error:
+            write_frame(answers, {"os_error": error.strerror or str(error), "errno": error.errno})
+
+
+if __name__ == "__main__":
+    main()

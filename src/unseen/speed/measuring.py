@@ -1,0 +1,254 @@
+"""Images a second of a federated round against the bare step, method by method and network by network, in one process.
+
+A machine that does other things as well is slow at times, so the sides take turns and the fastest of several counts. On a GPU a
+round is timed whole: one wait before it and one after it. The split by phase comes from one more round with clocks inside.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from unseen import settings
+from unseen.data.augment import RECIPES
+from unseen.data.domain import DomainDataset
+from unseen.engines.local import LocalEngine
+from unseen.errors import BadInput, choose
+from unseen.experiment import Experiment
+from unseen.methods import METHODS, method_class
+from unseen.networks import build_network
+from unseen.parts import PARTS
+from unseen.report.traffic import total_bytes
+from unseen.scoring import Model
+from unseen.settings import settings_of
+from unseen.speed.bare import Bare
+from unseen.speed.split import Clock, ClockedRunner, Split, clock_of
+from unseen.speed.synthetic import TARGET, synthetic
+from unseen.world import World, build_world
+
+__all__ = ["Case", "Measured", "Plan", "fastest", "machine", "measure"]
+
+_SIDE = 64  # pixels of made-up images
+_ONE_PASS: dict[str, dict[str, Any]] = {  # a round of about one pass, with all that makes the method what it is
+    "fedsb": {"budget": 0},
+    "fedadg": {"epoch": "batch"},
+    "feddag": {"warmup": 0},
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure. Without `data`, noise: three clients with `steps` whole batches each."""
+
+    methods: tuple[str, ...] = ()  # none: all
+    networks: tuple[str, ...] = ("resnet18", "mobilenet_v2")
+    batch: int = 32
+    size: int | None = None  # none: the data set's own; of noise 64
+    steps: int = 10
+    data: str | None = None
+    target: str | None = None
+    augment: str = "domainbed"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    threads: int = 1
+    repeats: int = 2
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} is {getattr(self, name)}; expected at least {low}"
+            for name, low in (("batch", 2), ("size", 8), ("steps", 1), ("threads", 1), ("repeats", 1))
+            if getattr(self, name) is not None and getattr(self, name) < low
+        ]
+        if not self.networks:
+            problems.append("no network is named; give at least one, as in --networks resnet18")
+        if self.target is not None and self.data is None:
+            problems.append(f"target is {self.target!r}, but the data are made up; give --data too")
+        if problems:
+            raise BadInput(problems)
+        choose("augmentation recipe", self.augment, RECIPES)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One method with one network, ready to run."""
+
+    method: str
+    network: str
+    world: World
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one case came to. Rates are images a second; ratios are to the bare step."""
+
+    method: str
+    network: str
+    images: int  # that the clients drew for training in a round
+    bare: float
+    round: float  # training part, without augmentation
+    augmented: float  # training part, augmentation and all
+    seconds: dict[str, float]  # by phase, of one round with clocks inside
+    sent: int  # bytes that leave the clients in a round
+    received: int
+
+    @property
+    def ratio(self) -> float:
+        return self.round / self.bare
+
+    @property
+    def augmented_ratio(self) -> float:
+        return self.augmented / self.bare
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "ratio": self.ratio, "augmented_ratio": self.augmented_ratio}
+
+
+def measure(plan: Plan, say: Callable[[str], None] = lambda _: None) -> Iterator[tuple[int, Case, Measured]]:
+    """Every case of the plan in turn: how many there are, which it was, what it came to. Mistakes come before the first."""
+    threads = torch.get_num_threads()
+    cases = _cases(plan, say)
+    try:
+        for case in cases:
+            with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
+                yield len(cases), case, _measured(case, plan, Path(folder))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on, without saying whose machine it is."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    return {
+        **versions,
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "gpu": gpu,
+    }
+
+
+def fastest(sides: Mapping[str, Callable[[], object]], repeats: int, clock: Clock, warm_up: int = 1) -> dict[str, float]:
+    """Seconds of each side, the fastest of several; they take turns."""
+    best = dict.fromkeys(sides, float("inf"))
+    for turn in range(warm_up + repeats):
+        for name, side in sides.items():
+            began = clock()
+            side()
+            taken = clock() - began
+            if turn >= warm_up:
+                best[name] = min(best[name], taken)
+    return best
+
+
+def _cases(plan: Plan, say: Callable[[str], None]) -> list[Case]:
+    """All that can be measured. A method that was asked for by name must fit; of all methods, those that fit."""
+    cases, made, side = [], dict[bool, DomainDataset](), plan.size or _SIDE
+    for network in plan.networks:
+        build_network(network, outputs=2, channels=3, size=(side, side))  # a wrong name is told once, not by every method
+        masks = network.partition(":")[0] == "unet"
+        if plan.data is None and masks not in made:
+            made[masks] = synthetic(plan.batch * plan.steps, max(plan.batch // 4, 2), side, masks)
+        for name in plan.methods or METHODS:
+            try:
+                cases.append(Case(name, network, build_world(_experiment(plan, name, network, made.get(masks)))))
+            except BadInput as bad:
+                if plan.methods:
+                    raise
+                say(f"left out: {name} with {network}: {'; '.join(bad.problems)}")
+    if not cases:
+        raise BadInput(f"no method fits {', '.join(plan.networks)}")
+    return cases
+
+
+def _experiment(plan: Plan, method: str, network: str, made: DomainDataset | None) -> Experiment:
+    cls = method_class(method)
+    own = {s.name for s in settings_of(cls)}
+    values = {key: value for key, value in {"batch": plan.batch, "epochs": 1, **_ONE_PASS.get(method, {})}.items() if key in own}
+    around: dict[str, Any] = {"device": plan.device, "precision": plan.precision, "threads": plan.threads, "network": network}
+    if made is not None:
+        around |= {"data": made, "target": TARGET}
+    else:
+        around |= {"data": plan.data, "target": plan.target, "size": plan.size}
+    return Experiment(settings.build(cls, values, PARTS), augment="none", **around)
+
+
+class _Rounds:
+    """Rounds of one case, one after the other, as a run makes them."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world, self.runner = world, ClockedRunner(world)
+        self.engine = LocalEngine(world, folder, runner=self.runner)
+        self._method, self._number = world.experiment.method, 0
+        cohort = self.engine.cohort(0)
+        self._state = self._method.start(world.fresh, cohort)
+        cohort.close()
+
+    def train(self, recipe: str) -> Any:
+        """The training part of the next round; gives what travelled."""
+        self.runner.world = replace(self.world, augment=RECIPES[recipe])
+        self._number += 1
+        cohort = self.engine.cohort(self._number)
+        self._state = self._method.round(self._state, cohort)
+        cohort.close()
+        return cohort.traffic
+
+    def score(self) -> None:
+        self.engine.score(self._number, Model(model=self._method.model(self._state)))
+
+    def split(self, recipe: str, clock: Clock) -> tuple[Split, Sequence[Mapping[str, Any]]]:
+        """One more round with clocks inside, and the scoring after it."""
+        split = Split(clock)
+        with self.runner.clocked(split), split.phase("aggregation"):
+            if self.world.device.type == "cuda":
+                traffic = self.train(recipe)
+            else:
+                with split.optimisers():
+                    traffic = self.train(recipe)
+        with split.phase("evaluation"):
+            self.score()
+        return split, traffic.rows()
+
+
+def _measured(case: Case, plan: Plan, folder: Path) -> Measured:
+    on_gpu = case.world.device.type == "cuda"
+    clock = clock_of(case.world.device)
+    rounds, bare = _Rounds(case.world, folder), Bare(case.world, plan.batch)
+    counting, _ = rounds.split(plan.augment, clock)  # the first round: warms up, and says how many images a round has
+    images = counting.images
+    steps = max(1, images // plan.batch)
+    best = fastest(
+        {
+            "bare": lambda: bare.run(steps),
+            "round": lambda: rounds.train("none"),
+            "augmented": lambda: rounds.train(plan.augment),
+        },
+        plan.repeats,
+        clock,
+        warm_up=4 if on_gpu else 0,  # a batch of a shape of its own is recorded after three rounds
+    )
+    split, travelled = rounds.split(plan.augment, clock)
+    if on_gpu:  # a replayed step is one piece: the optimiser's part is that of the bare step, once a batch
+        without = fastest({"without": lambda: bare.run_without_optimiser(steps)}, plan.repeats, clock)["without"]
+        part = min(max(0.0, best["bare"] - without), split.seconds["forward and backward"])
+        split.seconds["optimiser"] = part
+        split.seconds["forward and backward"] -= part
+    return Measured(
+        method=case.method,
+        network=case.network,
+        images=images,
+        bare=steps * plan.batch / best["bare"],
+        round=images / best["round"],
+        augmented=images / best["augmented"],
+        seconds=split.seconds,
+        sent=total_bytes(list(travelled), "sent"),  # type: ignore[arg-type]
+        received=total_bytes(list(travelled), "received"),  # type: ignore[arg-type]
+    )
