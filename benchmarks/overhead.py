@@ -27,7 +27,7 @@ ROUNDS = 15
 
 
 def bare_round(world: World, number: int, net: torch.nn.Module, model: State) -> State:
-    """FedAvg as one would write it in a notebook."""
+    """FedAvg as one would write it in a notebook, with images and weights as they lie fastest in memory."""
     method = world.experiment.method
     assert isinstance(method, FedAvg)
     sums: State = {}
@@ -41,6 +41,7 @@ def bare_round(world: World, number: int, net: torch.nn.Module, model: State) ->
         for chunk in torch.randperm(len(index), generator=rng).split(method.batch):
             rows = index[chunk.numpy()]
             x = (torch.from_numpy(domain.images[rows]).float() / 255 - 0.5) / 0.5
+            x = x.to(memory_format=torch.channels_last)
             y = torch.from_numpy(domain.labels[rows])
             loss = F.cross_entropy(net(x), y)
             optimizer.zero_grad()
@@ -56,7 +57,7 @@ def bare_round(world: World, number: int, net: torch.nn.Module, model: State) ->
 def main() -> None:
     torch.set_num_threads(1)
     world = build_world(Experiment(FedAvg(lr=1e-3, batch=64), "styled-digits", "outline", device="cpu"))
-    net = world.builders["task"]()
+    net = world.builders["task"]().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     with tempfile.TemporaryDirectory() as folder:
         engine = LocalEngine(world, Path(folder))
         bare = world.fresh("task")

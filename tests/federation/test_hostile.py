@@ -23,6 +23,7 @@ from unseen.errors import NoReplies, RefusedReply
 from unseen.federation.checking import Checker, read_answer
 from unseen.federation.engine import Terms
 from unseen.federation.letters import Letter, Sealed, open_letter, seal
+from unseen.methods.feddag import Up as FedDAGUp
 from unseen.methods.fedprox import Up
 from unseen.training import Result, Silent, train
 from unseen.world import build_world
@@ -115,6 +116,22 @@ def test_a_hostile_site_is_left_out_and_the_run_goes_on(attack: str, tiny: Domai
     assert attacked.records[0]["missing"].keys() == {"b"}
     town.post.tamper = lambda client, sealed: "no answer" if client == "b" and "card" not in json.loads(sealed.header) else sealed
     assert same_bits(attacked.state, go(town, "lost", rounds=1).state)
+
+
+def test_weights_of_another_network_of_the_run_do_not_stop_the_server(tiny: DomainDataset, tmp_path: Path) -> None:
+    def generator_as_teacher(letter: Letter) -> Letter:
+        try:
+            up = FedDAGUp.from_bytes(letter.payload)
+        except ValueError:
+            return letter
+        if up.generator is None:  # in warm-up
+            return letter
+        return Letter(letter.header, dataclasses.replace(up, teacher=up.generator).to_bytes())  # type: ignore[type-var]
+
+    town = Town(tmp_path, tiny, "c")
+    town.post.tamper = signed(town, "b", generator_as_teacher)
+    last = go(town, "attacked", rounds=2, name="feddag").records[-1]
+    assert "teacher differs in shape or type" in last["missing"]["b"]
 
 
 def test_replayed_exchanged_and_oversized_answers_are_refused(tiny: DomainDataset, tmp_path: Path) -> None:

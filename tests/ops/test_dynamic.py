@@ -6,21 +6,38 @@ import numpy as np
 import pytest
 import torch
 
-from unseen.ops.dynamic import buffers_of, dynamic_term, parameters_of, updated_drift
+from unseen.ops.dynamic import add_dynamic_gradient, buffers_of, dynamic_pull, parameters_of, updated_drift
 
 
-def test_alpha_times_equation_5_and_its_gradient() -> None:
-    rng, alpha = np.random.default_rng(0), 0.3
+class Two(torch.nn.Module):
+    def __init__(self, values: dict[str, np.ndarray]) -> None:
+        super().__init__()
+        for name, value in values.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.tensor(value)))
+
+
+@pytest.mark.parametrize("before", [None, 2.0])
+def test_the_gradient_of_alpha_times_equation_5_is_added(before: float | None) -> None:
+    rng, alpha, h = np.random.default_rng(0), 0.3, 1e-6
     w, anchor, drift = ({"a": rng.normal(size=(2, 3)), "b": rng.normal(size=4)} for _ in range(3))
-    flat = [np.concatenate([d["a"].ravel(), d["b"]]) for d in (w, anchor, drift)]
-    equation_5 = -1 / alpha * flat[2] @ flat[0] + 0.5 * np.sum((flat[0] - flat[1]) ** 2)
-    tensors = [{k: torch.tensor(v) for k, v in d.items()} for d in (w, anchor, drift)]
-    leaves = {k: v.requires_grad_() for k, v in tensors[0].items()}
-    term = dynamic_term(leaves.items(), tensors[1], tensors[2], alpha)
-    assert float(term.detach()) == pytest.approx(alpha * equation_5)
-    term.backward()
-    for name, leaf in leaves.items():
-        assert leaf.grad is not None and np.allclose(leaf.grad, alpha * (w[name] - anchor[name]) - drift[name])
+
+    def equation_5(w: dict[str, np.ndarray]) -> float:
+        flat = [np.concatenate([d["a"].ravel(), d["b"]]) for d in (w, anchor, drift)]
+        return float(-1 / alpha * flat[2] @ flat[0] + 0.5 * np.sum((flat[0] - flat[1]) ** 2))
+
+    net = Two(w)
+    for parameter in net.parameters():
+        parameter.grad = None if before is None else torch.full_like(parameter, before)
+    tensors = [{name: torch.tensor(value) for name, value in d.items()} for d in (anchor, drift)]
+    add_dynamic_gradient(net, dynamic_pull(*tensors, alpha), alpha)
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is not None
+        for where in np.ndindex(*w[name].shape):
+            moved = [{**w, name: w[name].copy()} for _ in range(2)]
+            moved[0][name][where] += h
+            moved[1][name][where] -= h
+            slope = alpha * (equation_5(moved[0]) - equation_5(moved[1])) / (2 * h)
+            assert float(parameter.grad[where]) == pytest.approx((before or 0.0) + slope, abs=1e-7)
 
 
 def test_lambda_moves_against_the_way_the_weights_went() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, cast
 
 import torch
@@ -14,10 +14,10 @@ from unseen.errors import RefusedReply
 from unseen.payload import Payload, carried, refuse_unusable
 from unseen.world import World
 
-__all__ = ["Checker", "TensorOutline", "odd_ones_out", "outline_of", "read_answer"]
+__all__ = ["AnswerOutline", "Checker", "odd_ones_out", "outline_of", "read_answer"]
 
 Outline = dict[str, tuple[torch.Size, torch.dtype]]
-TensorOutline = dict[str, tuple[torch.dtype, torch.Size]]
+AnswerOutline = dict[str, Hashable]
 _MOST_NUMBERS = 10_000  # in one list or table of scores
 
 
@@ -59,13 +59,15 @@ class Checker:
                 raise RefusedReply(f"{name} has not the names, shapes and types of a network of this run")
 
 
-def outline_of(answer: Payload) -> TensorOutline:
-    """Type and shape, but for the number of entries, of each field that is one tensor."""
+def outline_of(answer: Payload) -> AnswerOutline:
+    """Type and shape of each field that is one tensor (but for its number of entries) or one network's weights."""
     values = {field.name: getattr(answer, field.name) for field in dataclasses.fields(cast(Any, answer))}
-    return {name: (value.dtype, value.shape[1:]) for name, value in values.items() if isinstance(value, Tensor)}
+    tensors: AnswerOutline = {name: (value.dtype, value.shape[1:]) for name, value in values.items() if isinstance(value, Tensor)}
+    states = {name: v for name, v in values.items() if isinstance(v, dict) and all(isinstance(t, Tensor) for t in v.values())}
+    return tensors | {name: tuple((key, t.dtype, t.shape) for key, t in sorted(state.items())) for name, state in states.items()}
 
 
-def odd_ones_out(answers: Mapping[str, TensorOutline]) -> dict[str, str]:
+def odd_ones_out(answers: Mapping[str, AnswerOutline]) -> dict[str, str]:
     """Whose tensors differ from those of most sites, and how."""
     shapes: dict[str, dict[Any, list[str]]] = {}
     for client, outline in sorted(answers.items()):

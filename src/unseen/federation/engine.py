@@ -16,7 +16,7 @@ from unseen.engines.tasks import Place, path_of
 from unseen.errors import BadInput, NoReplies, RefusedReply
 from unseen.experiment import Experiment
 from unseen.federation.cards import Card, agree, refuse_bad_card, server_world
-from unseen.federation.checking import Checker, TensorOutline, odd_ones_out, outline_of, read_answer
+from unseen.federation.checking import AnswerOutline, Checker, odd_ones_out, outline_of, read_answer
 from unseen.federation.folder import Federation
 from unseen.federation.letters import Letter, Sealed, open_letter, seal
 from unseen.files import write_atomically
@@ -103,7 +103,7 @@ class Arrived:
     """An answer that passed its checks and waits for the others."""
 
     file: Path
-    outline: TensorOutline
+    outline: AnswerOutline
     staged: dict[str, str]
     epsilon: float | None
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unseen.client import Client
 from unseen.method import Cohort, Fresh, Method, Surroundings, on_client
-from unseen.ops.dynamic import buffers_of, dynamic_aggregate, dynamic_term, parameters_of, updated_drift
+from unseen.ops.dynamic import add_dynamic_gradient, buffers_of, dynamic_aggregate, dynamic_pull, parameters_of, updated_drift
 from unseen.optimizers import OptimizerName, make_optimizer
 from unseen.parts import part_obstacles
 from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
@@ -79,25 +79,24 @@ class FedDyn(Method[Dynamic]):
         net = client.build("task", down.model)
         optimizer = make_optimizer(client, self.optimizer, net, self.lr)
         kept = client.recall(Drift)
-        start = kept.drift if kept else {name: torch.zeros_like(w) for name, w in net.named_parameters()}
-        # In networks of the pool, so that a recorded step finds both where they were in the last task.
-        anchor = dict(client.build("task", down.model).requires_grad_(False).named_parameters())  # w_t
-        drift = dict(client.build("task", {**down.model, **start}).requires_grad_(False).named_parameters())  # lambda_i
+        drift = kept.drift if kept else {name: torch.zeros_like(w) for name, w in net.named_parameters()}  # lambda_i
+        # In a network of the pool, so that a recorded step finds it where it was in the last task.
+        pulling = client.build("task", {**down.model, **dynamic_pull(down.model, drift, self.alpha)}).requires_grad_(False)
+        pull = dict(pulling.named_parameters())
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
             def loss() -> Tensor:
-                task = task_loss(client.task, mixed(net, x, mixing), y, self.views, self.smoothing)
-                return task + dynamic_term(net.named_parameters(), anchor, drift, self.alpha)
+                return task_loss(client.task, mixed(net, x, mixing), y, self.views, self.smoothing)
 
-            descend(net, optimizer, loss, self.sam)
+            descend(net, optimizer, loss, self.sam, lambda: add_dynamic_gradient(net, pull, self.alpha))
 
         epochs = None if self.steps else self.epochs
         for x, y in client.batches(size=self.batch, epochs=epochs, steps=self.steps):
             x = views_of(self.views, x, client.rng)
             step(x, y, *mixing_of(self.mixstyle, x, client.rng))
         reached = parameters_of(net)
-        client.remember(Drift(drift=updated_drift(drift, anchor, reached, self.alpha)))
+        client.remember(Drift(drift=updated_drift(drift, down.model, reached, self.alpha)))
         return Up(parameters=reached, buffers=buffers_of(net))
 
     def start(self, fresh: Fresh, clients: Cohort) -> Dynamic:

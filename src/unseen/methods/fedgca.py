@@ -28,7 +28,7 @@ from unseen.method import Cohort, Fresh, Method, Surroundings, on_client
 from unseen.networks.base import Outputs, TaskNet
 from unseen.ops.cam import map_distribution, reads_positions
 from unseen.ops.consistency import Consistency, OverClasses, by_view, map_consistency, mean_of_views, prediction_consistency
-from unseen.ops.dynamic import buffers_of, dynamic_aggregate, dynamic_term, parameters_of, updated_drift
+from unseen.ops.dynamic import add_dynamic_gradient, buffers_of, dynamic_aggregate, dynamic_pull, parameters_of, updated_drift
 from unseen.ops.randconv import restyled_views
 from unseen.optimizers import OptimizerName, make_optimizer
 from unseen.parts import part_obstacles
@@ -123,31 +123,31 @@ class FedGCA(Method[Dynamic]):
         guide = client.build("task", down.model).eval().requires_grad_(False)  # w^t
         optimizer = make_optimizer(client, self.optimizer, net, self.lr)
         kept = client.recall(Drift)
-        start = kept.drift if kept else {name: torch.zeros_like(w) for name, w in net.named_parameters()}
-        # In networks of the pool, so that a recorded step finds both where they were in the last task.
-        anchor = dict(guide.named_parameters())
-        drift = dict(client.build("task", {**down.model, **start}).requires_grad_(False).named_parameters())  # lambda_i
+        drift = kept.drift if kept else {name: torch.zeros_like(w) for name, w in net.named_parameters()}  # lambda_i
+        # In a network of the pool, so that a recorded step finds it where it was in the last task.
+        pulling = client.build("task", {**down.model, **dynamic_pull(down.model, drift, self.alpha)}).requires_grad_(False)
+        pull = dict(pulling.named_parameters())
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:  # X+, and the labels of one view
             labels = repeat_labels(y, len(x))
             told = self.guidance(client.task, guide, x, labels, len(y)) if self.beta else (None, None)
 
-            def loss() -> Tensor:  # Eq. 6
+            def loss() -> Tensor:  # Eq. 6 without alpha L_OC, whose gradient is known
                 seen = mixed(net, x, mixing, full=True)
                 total = client.task.loss(seen.logits, labels, self.smoothing)
                 if self.beta:
                     total = total + self.beta * self.semantic_consistency(client.task, net, seen, told, labels, len(y))
-                return total + dynamic_term(net.named_parameters(), anchor, drift, self.alpha)
+                return total
 
-            descend(net, optimizer, loss, self.sam)
+            descend(net, optimizer, loss, self.sam, lambda: add_dynamic_gradient(net, pull, self.alpha))
 
         epochs = None if self.steps else self.epochs
         for x, y in client.batches(size=self.batch, epochs=epochs, steps=self.steps):
             x = restyled_views(x, self.copies, chosen_styles(self.styles), client.rng)
             step(x, y, *mixing_of(self.mixstyle, x, client.rng))
         reached = parameters_of(net)
-        client.remember(Drift(drift=updated_drift(drift, anchor, reached, self.alpha)))
+        client.remember(Drift(drift=updated_drift(drift, down.model, reached, self.alpha)))
         return Up(parameters=reached, buffers=buffers_of(net))
 
     def guidance(self, task: Task, guide: TaskNet, x: Tensor, labels: Tensor, samples: int) -> tuple[Tensor | None, Tensor | None]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.codec import State, copied
 from unseen.ops.averaging import mean
 
-__all__ = ["buffers_of", "dynamic_aggregate", "dynamic_term", "parameters_of", "updated_drift"]
+__all__ = ["add_dynamic_gradient", "buffers_of", "dynamic_aggregate", "dynamic_pull", "parameters_of", "updated_drift"]
 
 
 def parameters_of(net: nn.Module) -> State:
@@ -29,22 +28,20 @@ def buffers_of(net: nn.Module) -> State:
     return {name: copied(value) for name, value in net.state_dict().items() if name not in trained}
 
 
-def dynamic_term(
-    parameters: Iterable[tuple[str, Tensor]], anchor: Mapping[str, Tensor], drift: Mapping[str, Tensor], alpha: float
-) -> Tensor:
-    """alpha L_OC = -<lambda_i, w> + alpha / 2 |w - w_t|^2: FedGCA's Eq. 5 times the alpha of Eq. 6, FedDyn's local penalty."""
-    terms = [
-        alpha / 2 * F.mse_loss(w, anchor[name], reduction="sum") - torch.dot(*_flat(drift[name], w)) for name, w in parameters
-    ]  # fused sums: on millions of weights the plain ones cost twice as much
-    return torch.stack(terms).sum()
+def dynamic_pull(anchor: State, drift: Mapping[str, Tensor], alpha: float) -> State:
+    """alpha w_t + lambda_i: what pulls the weights during one task."""
+    return {name: alpha * anchor[name].to(value.device) + value for name, value in drift.items()}
 
 
-def _flat(*alike: Tensor) -> list[Tensor]:
-    """As vectors in the order of the last one's memory: channels_last weights would be copied at every step."""
-    last = alike[-1]
-    if last.ndim == 4 and not last.is_contiguous() and last.is_contiguous(memory_format=torch.channels_last):
-        return [tensor.permute(0, 2, 3, 1).flatten() for tensor in alike]
-    return [tensor.flatten() for tensor in alike]
+def add_dynamic_gradient(net: nn.Module, pull: Mapping[str, Tensor], alpha: float) -> None:
+    """Add the gradient of alpha L_OC = -<lambda_i, w> + alpha / 2 |w - w_t|^2 to those that `net`'s weights have.
+
+    That is FedGCA's Eq. 5 times the alpha of Eq. 6, and FedDyn's local penalty. Its gradient alpha w - (alpha w_t + lambda_i) is
+    written down instead of derived: through a graph of millions of weights it would cost a third of a training step.
+    """
+    with torch.no_grad():
+        for name, w in net.named_parameters():
+            w.grad = (torch.zeros_like(w) if w.grad is None else w.grad).add_(w, alpha=alpha).sub_(pull[name])
 
 
 def updated_drift(drift: Mapping[str, Tensor], anchor: Mapping[str, Tensor], reached: State, alpha: float) -> State:

@@ -24,13 +24,17 @@ def ascent(gradients: list[Tensor], rho: float) -> list[Tensor]:
     return [rho * g / (norm + _SMALLEST_NORM) for g in gradients]
 
 
-def sam_step(net: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], rho: float) -> None:
+def sam_step(
+    net: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], rho: float, add_gradient: Callable[[], None] = lambda: None
+) -> None:
     """Climb to w + rho g / |g|, take the gradient there, and descend with it from w.
 
-    `loss` is evaluated twice. Running statistics of batch norm are taken at w alone.
+    `loss` is evaluated twice, and so is `add_gradient`, which adds a known gradient to the loss's. Running statistics of batch norm
+    are taken at w alone.
     """
     optimizer.zero_grad()
     loss().backward()
+    add_gradient()
     weights = [w for group in optimizer.param_groups for w in group["params"] if w.grad is not None]
     before = [w.detach().clone() for w in weights]
     with torch.no_grad():
@@ -39,6 +43,7 @@ def sam_step(net: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], r
     optimizer.zero_grad()
     with _statistics_kept(net):
         loss().backward()
+    add_gradient()
     with torch.no_grad():
         for w, start in zip(weights, before, strict=True):
             w.copy_(start)

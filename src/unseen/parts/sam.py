@@ -24,12 +24,19 @@ class SAM(Configured):
     rho: float = hyper(0.05, "how far to climb before the gradient is taken", symbol="rho", low=0.0)
 
 
-def descend(net: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], sam: SAM | None = None) -> None:
-    """One step on what `loss` computes."""
+def descend(
+    net: nn.Module,
+    optimizer: Optimizer,
+    loss: Callable[[], Tensor],
+    sam: SAM | None = None,
+    add_gradient: Callable[[], None] = lambda: None,
+) -> None:
+    """One step on what `loss` computes, and on a penalty whose gradient is known and added to the loss's."""
     if sam is not None:
-        sam_step(net, optimizer, loss, sam.rho)
+        sam_step(net, optimizer, loss, sam.rho, add_gradient)
         return
     value = loss()
     optimizer.zero_grad()
     value.backward()
+    add_gradient()
     optimizer.step()
