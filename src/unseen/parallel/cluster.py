@@ -7,6 +7,7 @@ back when the cell ends. The data, and this package, must be on every machine: a
 from __future__ import annotations
 
 import json
+import os
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -54,7 +55,11 @@ def on_ray(cells: Sequence[BenchmarkCell], out: Path, address: str | None, watch
     refuse_unbuildable(cells, "--engine ray")
     _refuse_silent(address)
     local = {"include_dashboard": False} if address is None else {}  # nothing but this machine's own cluster is ours to shape
-    ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **local)
+    try:
+        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **local)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        token = "does this machine have the cluster's token (RAY_AUTH_TOKEN, or ~/.ray/auth_token as at its head)?"
+        raise BadInput(f"Ray cannot be used at {address or 'this machine'}: {str(error).splitlines()[0]}; {token}") from None
     failed: dict[str, str] = {}
     try:
         running = {_submit(ray, cell, out): cell for cell in cells}
@@ -95,6 +100,9 @@ def _submit(ray: Any, cell: BenchmarkCell, out: Path) -> Any:
 
 
 def _ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers otherwise
+    if "RAY_AUTH_TOKEN" in os.environ or Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token")).is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # or Ray does not show a token that is there to a cluster that wants it
     try:
         import ray
     except ImportError:
