@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,15 +24,17 @@ from unseen.parallel.processes import in_processes
 from unseen.training import Silent, train
 
 RESULTS = ("records.jsonl", "model.safetensors", "best.safetensors", "run.json")
-PLAN = {
-    "data": "styled-digits",
-    "targets": ["plain"],
-    "seeds": [0, 1],
-    "rounds": 2,
-    "network": "small_cnn:width=2",
-    "device": "cpu",
-    "methods": [{"method": "fedavg", "set": {"batch": 128}}, {"method": "fedsb", "set": {"budget": 2, "batch": 16}}],
-}
+
+TOML = """
+data = "styled-digits"
+targets = ["plain"]
+seeds = [0, 1]
+rounds = 2
+network = "small_cnn:width=2"
+device = "cpu"
+methods = [{ method = "fedavg", set = { batch = 128 } }, { method = "fedsb", set = { budget = 2, batch = 16 } }]
+"""
+PLAN = tomllib.loads(TOML)
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +132,11 @@ def test_a_returned_name_cannot_leave_the_folder(name: str, tmp_path: Path) -> N
 
 def test_over_ray_the_same_files(cells: list[BenchmarkCell], one_after_another: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the ray extra is not installed")
-    from unseen.parallel.cluster import on_ray
-
-    assert on_ray(cells[1:3], tmp_path, None, Silent()) == {}
-    same(cells[1:3], one_after_another, tmp_path)
+    (tmp_path / "b.toml").write_text(TOML)
+    command = [sys.executable, "-m", "unseen", "bench", tmp_path / "b.toml", "--out", tmp_path / "o", "--engine", "ray", "--row", "FedSB"]
+    ended = subprocess.run(command, capture_output=True, text=True)  # in a process of its own: Ray leaves things behind
+    assert ended.returncode == 0, ended.stderr
+    same(cells[2:], one_after_another, tmp_path / "o")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere", ":", "127.0.0.1:99999999"])

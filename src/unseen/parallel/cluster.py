@@ -55,11 +55,14 @@ def on_ray(cells: Sequence[BenchmarkCell], out: Path, address: str | None, watch
     refuse_unbuildable(cells, "--engine ray")
     _refuse_silent(address)
     local = {"include_dashboard": False} if address is None else {}  # nothing but this machine's own cluster is ours to shape
+    before = os.umask(0o077)  # a cluster's token, which Ray writes when there is none, is for its owner alone
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **local)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        token = "does this machine have the cluster's token (RAY_AUTH_TOKEN, or ~/.ray/auth_token as at its head)?"
-        raise BadInput(f"Ray cannot be used at {address or 'this machine'}: {str(error).splitlines()[0]}; {token}") from None
+        advice = "does this machine have the cluster's token (RAY_AUTH_TOKEN, or ~/.ray/auth_token as at its head)?"
+        raise BadInput(f"Ray cannot be used at {address or 'this machine'}: {str(error).splitlines()[0]}; {advice}") from None
+    finally:
+        os.umask(before)
     failed: dict[str, str] = {}
     try:
         running = {_submit(ray, cell, out): cell for cell in cells}
