@@ -2,7 +2,7 @@
 the cross-assessment of models.
 
     python benchmarks/growth.py                     # all curves: benchmarks/results/growth.txt and growth.svg
-    python benchmarks/growth.py --curves clients --short --out /tmp/growth
+    python benchmarks/growth.py --curves clients --short --out growth-short
 
 Every point is measured in a process of its own, with one thread, in processor time (other programs hardly touch that); memory is what
 the process held at most, data included, beyond what the smallest setting needed. The exponent is the slope of the upper half of a

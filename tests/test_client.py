@@ -143,3 +143,20 @@ def test_epochs_or_steps_not_both() -> None:
         next(numbered(1).batches(size=1))
     with pytest.raises(TypeError, match="either"):
         next(numbered(1).batches(size=1, epochs=1, steps=1))
+
+
+def test_a_short_batch_is_filled_up_on_a_gpu_and_its_answers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = numbered(6)
+    net = client.build("task", client._pool.network("task", 0).state_dict()).eval()
+    x = torch.randn(5, 3, 8, 8)
+    seen: list[int] = []
+
+    def looking(batch: torch.Tensor) -> torch.Tensor:
+        seen.append(len(batch))
+        return net(batch)
+
+    with torch.no_grad():
+        here = client.predict(looking, x, 8)
+        monkeypatch.setattr(client._pool, "graphs", object())  # what a pool on a GPU has
+        there = client.predict(looking, x, 8)
+    assert seen == [5, 8] and torch.allclose(here, there, atol=1e-6) and there.shape == here.shape

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from unseen.engines.tasks import Place, TaskRunner, find_task
 from unseen.errors import BadInput
 from unseen.experiment import read_experiment
-from unseen.frames import read_frame, write_frame
+from unseen.frames import answer_stream, read_frame, write_frame
 from unseen.memory import MemoryStore
 from unseen.method import task_types
 from unseen.world import build_world
@@ -44,9 +42,7 @@ class _Desk:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the command's to handle; a worker ends when its pipe does
-    answers: IO[bytes] = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a method prints must not land among the answers
+    answers = answer_stream()
     desk = _Desk()
     while True:
         try:

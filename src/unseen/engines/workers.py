@@ -7,10 +7,8 @@ on its standard streams (a JSON header, then payload bytes; nothing is pickled).
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +17,7 @@ from typing import Any
 from unseen.engines.tasks import Place
 from unseen.errors import BadInput, ClientFailed
 from unseen.experiment import Experiment
-from unseen.frames import read_frame, write_frame
+from unseen.frames import read_frame, start_process, write_frame
 from unseen.memory import MemoryStore
 from unseen.payload import Payload
 
@@ -28,9 +26,7 @@ __all__ = ["Workers"]
 
 class _Worker:
     def __init__(self, threads: int) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        command = [sys.executable, "-m", "unseen.engines.worker"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603
+        self.process = start_process("unseen.engines.worker", threads)
         self.experiment: dict[str, Any] | None = None
         self.down: tuple[str, Place] | None = None  # what question's common payload it still holds
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import signal
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from unseen.data import DATASETS, load
 from unseen.data.check import check
@@ -21,7 +20,7 @@ from unseen.federation.desk import Desk
 from unseen.federation.folder import open_kit
 from unseen.federation.letters import Sealed
 from unseen.federation.policy import read_policy
-from unseen.frames import read_frame, write_frame
+from unseen.frames import answer_stream, read_frame, write_frame
 
 __all__ = ["main", "site_data"]
 
@@ -49,11 +48,9 @@ def _set_up(settings: dict[str, Any]) -> tuple[Desk, dict[str, Any]]:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ends when its pipe does
     os.umask(0o077)  # memories, ledger and log are their owner's alone
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    answers: IO[bytes] = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a method prints must not land among the answers
+    answers = answer_stream()
     settings, _ = read_frame(sys.stdin.buffer)
     try:
         desk, about = _set_up(settings)

@@ -5,16 +5,14 @@ On its standard streams as framed messages, one cell after another, until its in
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from unseen.errors import BadInput, ClientFailed, NoReplies
 from unseen.experiment import read_experiment
-from unseen.frames import read_frame, write_frame
+from unseen.frames import answer_stream, read_frame, write_frame
 from unseen.training import Silent, train
 
 __all__ = ["main", "run_cell", "why"]
@@ -37,9 +35,7 @@ def run_cell(description: Mapping[str, Any], folder: Path) -> str:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the command's to handle, which then ends this process
-    answers: IO[bytes] = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a method prints must not land among the answers
+    answers = answer_stream()
     while True:
         try:
             header, _ = read_frame(sys.stdin.buffer)

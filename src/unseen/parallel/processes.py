@@ -6,10 +6,7 @@ It pays where one run leaves the machine idle: small networks on a GPU, or few c
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -17,7 +14,7 @@ from typing import Any
 
 from unseen.benchmark import BenchmarkCell
 from unseen.errors import BadInput
-from unseen.frames import read_frame, write_frame
+from unseen.frames import read_frame, start_process, write_frame
 from unseen.training import Watch
 
 __all__ = ["in_processes", "refuse_unbuildable"]
@@ -25,9 +22,7 @@ __all__ = ["in_processes", "refuse_unbuildable"]
 
 class _Process:
     def __init__(self, threads: int) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        command = [sys.executable, "-m", "unseen.parallel.cell"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603
+        self._process = start_process("unseen.parallel.cell", threads)
 
     def run(self, description: Mapping[str, Any], folder: Path) -> str:
         assert self._process.stdin is not None and self._process.stdout is not None
