@@ -59,6 +59,23 @@ def test_dropping_the_last_batch_leaves_whole_ones(samples: int, size: int) -> N
     assert sizes == ([size] * (samples // size) if samples >= size else [samples])
 
 
+@given(st.integers(1, 60), st.integers(1, 12), st.floats(0.01, 2.99))
+def test_a_part_of_a_pass_is_that_share_of_its_full_batches(samples: int, size: int, epochs: float) -> None:
+    batches = [y for _, y in numbered(samples).batches(size=size, epochs=epochs, drop_last=True)]
+    whole, share = samples // size, epochs % 1
+    of_the_last = max(1, round(share * whole)) if share else 0
+    assert len(batches) == int(epochs) * max(1, whole) + of_the_last
+    assert {len(y) for y in batches} <= {min(size, samples)}
+    last = [int(v) for y in batches[len(batches) - of_the_last :] for v in y]
+    assert len(set(last)) == len(last), "no image twice in one pass"
+
+
+def test_parts_of_passes_reach_every_image_in_time() -> None:
+    client = numbered(50)
+    rounds = [{int(v) for _, y in client.batches(size=5, epochs=0.4) for v in y} for _ in range(30)]
+    assert {len(seen) for seen in rounds} == {20} and set().union(*rounds) == set(range(50))
+
+
 @given(st.integers(1, 30), st.integers(1, 12), st.integers(1, 12))
 def test_steps_are_full_batches_and_samples_are_used_evenly(samples: int, size: int, steps: int) -> None:
     batches = [y for _, y in numbered(samples).batches(size=size, steps=steps)]

@@ -116,6 +116,15 @@ def test_what_is_not_finite_is_refused_and_named(bad: float) -> None:
     refuse_unusable(an_up(), Up)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_large_numbers_are_finite_though_their_sum_is_not(dtype: torch.dtype) -> None:
+    large = torch.full((9,), torch.finfo(dtype).max, dtype=dtype)
+    refuse_unusable(an_up(model={"w": large, "empty": torch.zeros(0), "n": torch.tensor(3)}), Up)
+    large[4] = math.nan
+    with pytest.raises(RefusedReply, match=r"^model\.w is not finite"):
+        refuse_unusable(an_up(model={"v": -torch.ones(1, dtype=dtype), "w": large}), Up)
+
+
 def test_another_payload_than_the_declared_one_is_refused() -> None:
     with pytest.raises(RefusedReply, match="Nothing"):
         refuse_unusable(Nothing(), Up)

@@ -75,10 +75,9 @@ class Pool:
         optimizer = self._optimizers[key]
         if self.graphs is None:
             optimizer.state.clear()
-        for state in optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, Tensor):
-                    value.zero_()  # in place: a recorded step knows the addresses; zeros are how these optimisers begin
+        kept = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+        if kept:
+            torch._foreach_zero_(kept)  # in place: a recorded step knows the addresses; zeros are how these optimisers begin
         for group in optimizer.param_groups:
             group.update(settings)  # a schedule may have moved the learning rate
         return optimizer
@@ -116,7 +115,7 @@ class Client:
         number = self._built.get(role, 0)
         self._built[role] = number + 1
         net = self._pool.network(role, number)
-        net.load_state_dict(state)
+        _load(net, state)
         net.zero_grad(set_to_none=True)
         return net.requires_grad_(True).train()
 
@@ -144,12 +143,13 @@ class Client:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bf16", cache_enabled=self._pool.graphs is None)
 
     def batches(
-        self, *, size: int, epochs: int | None = None, steps: int | None = None, shuffle: bool = True, drop_last: bool = False
+        self, *, size: int, epochs: float | None = None, steps: int | None = None, shuffle: bool = True, drop_last: bool = False
     ) -> Iterator[Batch]:
-        """Training batches: `epochs` whole passes, or exactly `steps` full batches that go on into the next pass.
+        """Training batches: `epochs` passes, or exactly `steps` full batches that go on into the next pass.
 
-        `drop_last` leaves out a pass's last, incomplete batch, unless it is the only one. A last batch of a single image is left
-        out in any case: batch normalisation has no statistics of one.
+        Of a pass begun but not finished (epochs = 0.4) that share of its full batches is given, at least one. `drop_last` leaves
+        out a pass's last, incomplete batch, unless it is the only one. A last batch of a single image is left out in any case: batch
+        normalisation has no statistics of one.
         """
         if (epochs is None) == (steps is None):
             raise TypeError("give either epochs or steps")
@@ -157,10 +157,15 @@ class Client:
         if not len(train):
             return
         if epochs is not None:
-            for _ in range(epochs):
+            passes, share = divmod(epochs, 1)
+            for _ in range(int(passes)):
                 for chunk in _chunks(self._order(shuffle), size):
                     if len(chunk) == len(train) or len(chunk) >= (size if drop_last else min(size, 2)):
                         yield self._batch(train, chunk, augment=True)
+            if share:
+                some = max(1, round(share * (len(train) // size)))
+                for chunk in _chunks(self._order(shuffle)[: some * size], size):
+                    yield self._batch(train, chunk, augment=True)
             return
         left = torch.empty(0, dtype=torch.long)
         for _ in range(steps or 0):
@@ -227,6 +232,15 @@ class Client:
         if augment:
             x, y = self._augment(x, y, self.rng)
         return (x - self._mean).div_(self._std).contiguous(memory_format=self._pool.batch_format), y
+
+
+def _load(net: nn.Module, state: State) -> None:
+    """`load_state_dict` in a few launches on a GPU; where something does not fit, that one says what."""
+    own = net.state_dict()
+    if own.keys() == state.keys() and all(value.shape == state[name].shape for name, value in own.items()):
+        torch._foreach_copy_(list(own.values()), [state[name] for name in own])
+    else:
+        net.load_state_dict(state)
 
 
 def _chunks(order: Tensor, size: int) -> Iterator[Tensor]:

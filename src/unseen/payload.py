@@ -127,7 +127,7 @@ def refuse_unusable(payload: Payload, declared: type[Payload]) -> None:
     """Raise RefusedReply unless `payload` is of the declared type and every number in it is finite."""
     if type(payload) is not declared:
         raise RefusedReply(f"answered with a {type(payload).__name__}; {declared.__name__} was declared")
-    paths, verdicts = [], []
+    paths, tensors = [], []
     for name, hint in hints_of(declared).items():
         value = getattr(payload, name)
         for number in _floats(value):
@@ -136,11 +136,19 @@ def refuse_unusable(payload: Payload, declared: type[Payload]) -> None:
         for path, tensor in tensors_in(value, hint):
             if tensor.is_floating_point():
                 paths.append(f"{name}.{path}" if path else name)
-                verdicts.append(torch.isfinite(tensor).all())
-    if verdicts:
-        finite = torch.stack([v.cpu() for v in verdicts] if _devices(verdicts) > 1 else verdicts)
-        if not bool(finite.all()):  # one synchronisation for the whole reply
-            raise RefusedReply(f"{paths[int(finite.logical_not().nonzero()[0])]} is not finite")
+                tensors.append(tensor.detach())
+    if not _sums_are_finite(tensors):  # sums may run over where every number is finite, so each tensor is looked at again
+        for path, tensor in zip(paths, tensors, strict=True):
+            if not bool(torch.isfinite(tensor).all()):
+                raise RefusedReply(f"{path} is not finite")
+
+
+def _sums_are_finite(tensors: list[Tensor]) -> bool:
+    """Of the sizes of each tensor's numbers: few launches on a GPU, and one synchronisation for the whole reply."""
+    together: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for tensor in tensors:
+        together.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+    return all(bool(torch.stack(torch._foreach_norm(alike, 1)).isfinite().all()) for alike in together.values())
 
 
 def _floats(value: Any) -> Iterator[float]:
@@ -150,7 +158,3 @@ def _floats(value: Any) -> Iterator[float]:
         yield from value
     elif isinstance(value, dict):
         yield from (v for v in value.values() if isinstance(v, float))
-
-
-def _devices(tensors: list[Tensor]) -> int:
-    return len({t.device for t in tensors})

@@ -27,6 +27,18 @@ def test_plain_by_hand_with_counters() -> None:
         assert result["w"].item() == 1.5 and result["n"].item() == 7 and result["n"].dtype == torch.int64
 
 
+def test_what_clients_gave_stays_as_it_was() -> None:
+    given = [{"w": torch.tensor([1.0, 2.0], dtype=torch.float64), "h": torch.tensor([3.0]), "n": torch.tensor(4)} for _ in range(2)]
+    result = mean([(given[0], 2.0), (given[1], 3.0)])
+    for state in given:
+        assert state["w"].tolist() == [1.0, 2.0] and state["h"].item() == 3.0 and state["n"].item() == 4
+        assert not {v.data_ptr() for v in result.values()} & {v.data_ptr() for v in state.values()}
+
+
+def test_counters_alone() -> None:
+    assert mean([{"n": torch.tensor(2)}, {"n": torch.tensor(9)}])["n"].item() == 9
+
+
 @given(st.integers(1, 50), st.integers(0, 100))
 def test_equal_models_give_that_model_to_the_bit(copies: int, seed: int) -> None:
     state = {"w": torch.randn(17, generator=torch.Generator().manual_seed(seed))}

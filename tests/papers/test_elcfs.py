@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from scipy import ndimage
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from unseen import ELCFS, BadInput, Classification, Segmentation
 from unseen.experiment import read_experiment
@@ -19,8 +21,11 @@ from unseen.method import Shapes, Surroundings
 from unseen.moments import moments_of, restore_moments
 from unseen.networks import build_network
 from unseen.networks.base import TaskNet
+from unseen.networks.headed import HeadedNet
+from unseen.networks.mobilenet import _InvertedResidual
 from unseen.networks.unet import UNet
 from unseen.networks.vit import _SelfAttention
+from unseen.ops.twice import DifferentiatedTwice
 from unseen.task import dice_loss
 
 MASKS = Segmentation(("disc", "cup"))
@@ -250,6 +255,96 @@ def test_batch_statistics_are_renewed_once_a_batch_by_the_raw_images(first_order
     for (name, buffer), wanted in zip(net.named_buffers(), alone.buffers(), strict=True):
         assert torch.equal(buffer, wanted), name
     assert all(w.grad is not None and torch.isfinite(w.grad).all() for w in net.parameters())
+
+
+@pytest.mark.parametrize("size", [(5, 5), (6, 4), (4, 7)])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_a_convolution_has_right_first_and_second_derivatives(groups: int, stride: int, size: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    x, w, b = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 3, *size), (3, 3 // groups, 3, 3), (3,)))
+
+    def convolved(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+        with DifferentiatedTwice():
+            return F.conv2d(x, w, b, stride, padding=1, groups=groups)
+
+    assert torch.equal(convolved(x, w), F.conv2d(x, w, None, stride, padding=1, groups=groups))
+    assert torch.allclose(convolved(x, w, b), F.conv2d(x, w, b, stride, padding=1, groups=groups), rtol=1e-12)
+    assert torch.autograd.gradcheck(convolved, (x, w, b))
+    assert torch.autograd.gradgradcheck(convolved, (x, w, b))
+
+
+class Depthwise(HeadedNet):
+    """Two blocks of MobileNetV2, one of each stride; `made` is what made the convolutions' outputs."""
+
+    head_name = "fc"
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.feature_size = width
+        self.blocks = nn.Sequential(
+            nn.Conv2d(3, width, 1, bias=False), _InvertedResidual(width, width, 1, 2), _InvertedResidual(width, width, 2, 2)
+        )
+        self.fc = nn.Linear(width, 3)
+        self.made: list[str] = []
+        for conv in (m for m in self.modules() if isinstance(m, nn.Conv2d)):
+            conv.register_forward_hook(lambda _module, _x, y: self.made.append(y.grad_fn.name()))
+
+    def look(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        maps = self.blocks(x)
+        return maps.mean((2, 3)), (maps,)
+
+
+def depthwise_gradient(net: Depthwise, method: ELCFS = PAPER) -> tuple[Tensor, ...]:
+    rng = torch.Generator().manual_seed(1)
+    images = torch.rand(3, 4, 3, 7, 7, generator=rng, dtype=torch.float64)
+    loss = method.objective(net.double(), CLASSES, images[0], images[1:], torch.arange(4) % 3)
+    return torch.autograd.grad(loss, [*net.parameters()])
+
+
+def test_a_second_derivative_by_convolutions_is_the_one_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, first_order = depthwise_gradient(Depthwise()), depthwise_gradient(Depthwise(), replace(PAPER, first_order=True))
+    monkeypatch.setattr("unseen.methods.elcfs.DifferentiatedTwice", nullcontext)
+    pytorchs = depthwise_gradient(Depthwise())
+    assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(ours, pytorchs, strict=True))
+    assert not any(torch.allclose(a, b, rtol=1e-3) for a, b in zip(first_order, pytorchs, strict=True) if a.dim() == 4)
+
+
+def test_autocast_casts_convolutions_as_ever() -> None:
+    x, w = torch.rand(2, 3, 7, 7), torch.rand(3, 1, 3, 3, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = F.conv2d(x, w, padding=1, groups=3)
+        with DifferentiatedTwice():
+            ours = F.conv2d(x, w, padding=1, groups=3)
+    assert ours.dtype == torch.bfloat16
+    assert torch.equal(ours, plain)
+    assert torch.equal(*(torch.autograd.grad(y.float().square().sum(), w)[0] for y in (ours, plain)))
+
+
+def test_plain_convolutions_are_used_wherever_one_derivative_is_enough() -> None:
+    net, once = Depthwise(), Depthwise()
+    depthwise_gradient(net)
+    depthwise_gradient(once, replace(PAPER, first_order=True))
+    raw, restyled = net.made[: len(net.made) // 2], net.made[len(net.made) // 2 :]
+    assert len(raw) == len(restyled) and all(name.startswith("_Convolution") for name in raw)
+    assert set(restyled) == set(once.made) == {"ConvolutionBackward0"}
+
+
+def test_the_second_derivative_takes_no_more_operations_for_more_groups() -> None:
+    class Count(TorchDispatchMode):
+        operations = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.operations += 1
+            return func(*args, **(kwargs or {}))
+
+    counts = []
+    for width in (4, 8):
+        with Count() as count:
+            depthwise_gradient(Depthwise(width))
+        counts.append(count.operations)
+    assert counts[0] == counts[1]
 
 
 def test_the_dice_loss_is_over_the_batch_and_then_over_structures() -> None:

@@ -23,6 +23,7 @@ The released code departs in every field of its preset; its unequal first weight
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -38,6 +39,7 @@ from unseen.networks.base import Outputs, TaskNet
 from unseen.ops.contrast import info_nce, nt_xent, versions_of
 from unseen.ops.fourier import draw_rows, low_amplitudes, restyle, take_rows
 from unseen.ops.morphology import edge_regions
+from unseen.ops.twice import DifferentiatedTwice
 from unseen.parts.aggregation import Aggregate, Aggregation, Mean
 from unseen.parts.sam import SAM, descend
 from unseen.payload import Memory, Nothing, Payload, State, carries
@@ -110,7 +112,7 @@ class ELCFS(Method[Aggregate]):
     beta1: float = hyper(0.9, "Adam's first momentum", low=0.0, high=0.9999)
     beta2: float = hyper(0.99, "Adam's second momentum", low=0.0, high=0.99999)
     keep_moments: bool = hyper(False, "keep Adam's state over the rounds")
-    epochs: int = hyper(1, "passes over a client's data in a round", symbol="E", low=1)
+    epochs: float = hyper(1.0, "passes over a client's data in a round, or a part of one", symbol="E", low=0.001)
     steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
     batch: int = hyper(5, "samples in a batch", low=1)
     aggregation: Aggregation = hyper(Mean(), "how the server averages: mean weighs by samples", symbol="N^k / N")
@@ -181,7 +183,8 @@ class ELCFS(Method[Aggregate]):
     def objective(self, net: TaskNet, task: Task, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Eq. 9: the loss at the weights plus the meta objective at the updated weights, both to be minimised by the weights."""
         weights: State = dict(net.named_parameters())
-        raw = net(x, full=True)
+        with DifferentiatedTwice() if self._twice else nullcontext():  # the pass at the updated weights is differentiated once
+            raw = net(x, full=True)
         loss = task.loss(raw.logits, y)
         return loss + self.meta(net, task, self.inner_step(loss, weights) if self.episodic else weights, raw, x, t, y)
 

@@ -43,7 +43,7 @@ class FedAvg(Method[Aggregate]):
     title = "FedAvg"
     paper = "McMahan et al., AISTATS 2017"
 
-    epochs: int = hyper(1, "passes over a client's data in a round", symbol="E", low=1)
+    epochs: float = hyper(1.0, "passes over a client's data in a round, or a part of one", symbol="E", low=0.001)
     steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
     batch: int = hyper(64, "samples in a batch", symbol="B", low=1)
     optimizer: OptimizerName = hyper("adam", "local optimiser; the paper's is sgd")

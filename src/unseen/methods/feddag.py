@@ -111,7 +111,7 @@ class FedDAG(Method[Server]):
         "student", "whom the aggregate becomes; copy: student and teacher; global_student: the teacher, beside it", symbol="Fig. 5"
     )
     warmup: int = hyper(5, "first rounds without generation", symbol="Sec. IV-A", low=0)
-    epochs: int = hyper(1, "passes over a client's data in a round", low=1)
+    epochs: float = hyper(1.0, "passes over a client's data in a round, or a part of one", low=0.001)
     steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
     batch: int = hyper(32, "samples in a batch (224 px: 16)", symbol="Sec. IV-A", low=1)
     optimizer: OptimizerName = hyper("momentum", "optimiser of the student and of the generator", symbol="Sec. IV-A")

@@ -57,7 +57,7 @@ class FedDyn(Method[Dynamic]):
     paper = "Acar et al., ICLR 2021"
 
     alpha: float = hyper(0.01, "weight of the regulariser, above 0", symbol="alpha", low=0.0)
-    epochs: int = hyper(5, "passes over a client's data in a round", symbol="E", low=1)
+    epochs: float = hyper(5.0, "passes over a client's data in a round, or a part of one", symbol="E", low=0.001)
     steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
     batch: int = hyper(50, "samples in a batch", symbol="B", low=1)
     optimizer: OptimizerName = hyper("sgd", "local optimiser")

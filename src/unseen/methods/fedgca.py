@@ -87,7 +87,7 @@ class FedGCA(Method[Dynamic]):
     consistency: Consistency = hyper("bce", "bce: Eq. 2 as printed; kl: as its text says")
     over_classes: OverClasses = hyper("mean", "how bce becomes one number")
     stop_mean: bool = hyper(False, "no gradient through the mean prediction and the mean map")
-    epochs: int = hyper(5, "passes over a client's data in a round", low=1)
+    epochs: float = hyper(5.0, "passes over a client's data in a round, or a part of one", low=0.001)
     steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
     batch: int = hyper(32, "images in a batch, before they are restyled", low=1)
     optimizer: OptimizerName = hyper("momentum", "local optimiser")

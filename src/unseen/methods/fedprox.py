@@ -44,7 +44,7 @@ class FedProx(Method[Aggregate]):
     paper = "Li et al., MLSys 2020"
 
     mu: float = hyper(0.01, "weight of the proximal term", symbol="mu", low=0.0)
-    epochs: int = hyper(1, "passes over a client's data in a round", symbol="E", low=1)
+    epochs: float = hyper(1.0, "passes over a client's data in a round, or a part of one", symbol="E", low=0.001)
     steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
     batch: int = hyper(64, "samples in a batch", low=1)
     optimizer: OptimizerName = hyper("adam", "local optimiser; the paper's is sgd")

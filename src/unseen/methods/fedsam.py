@@ -48,7 +48,7 @@ class FedSAM(Method[Aggregate]):
     paper = "Qu et al., ICML 2022"
 
     rho: float = hyper(0.05, "how far to climb before the gradient is taken", symbol="rho", low=0.0)
-    epochs: int = hyper(1, "passes over a client's data in a round", symbol="K", low=1)
+    epochs: float = hyper(1.0, "passes over a client's data in a round, or a part of one", symbol="K", low=0.001)
     steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
     batch: int = hyper(32, "samples in a batch", low=1)
     optimizer: OptimizerName = hyper("sgd", "local optimiser")

@@ -21,7 +21,8 @@ def mean(states: Iterable[State | tuple[State, float]]) -> State:
     >>> mean([({"w": torch.tensor([1.0])}, 1), ({"w": torch.tensor([4.0])}, 2)])
     {'w': tensor([3.])}
     """
-    sums: dict[str, Tensor] = {}
+    sums: list[Tensor] = []  # of floating entries; lists of tensors take few launches on a GPU
+    counts: State = {}
     first: State = {}
     total = 0.0
     for item in states:
@@ -29,15 +30,20 @@ def mean(states: Iterable[State | tuple[State, float]]) -> State:
         total += weight
         if not first:
             first = state
-            sums = {k: v.double() * weight if v.is_floating_point() else v.clone() for k, v in state.items()}
+            sums = [value.to(torch.float64, copy=True).mul_(weight) for value in _floating(state, first)]
+            counts = {key: value.clone() for key, value in state.items() if not value.is_floating_point()}
             continue
         if state.keys() != first.keys():
             raise ValueError(f"models differ in their entries: {sorted(state.keys() ^ first.keys())}")
-        for key, value in state.items():
-            if value.is_floating_point():
-                sums[key].add_(value.double(), alpha=weight)
-            else:
-                torch.maximum(sums[key], value, out=sums[key])
+        if sums:
+            torch._foreach_add_(sums, _floating(state, first), alpha=weight)
+        for key, count in counts.items():
+            torch.maximum(count, state[key], out=count)
     if not first or total <= 0:
         raise NoReplies("no client gave an update that can be used, so there is nothing to average")
-    return {k: (v / total).to(first[k].dtype) if first[k].is_floating_point() else v for k, v in sums.items()}
+    means = ((value / total).to(like.dtype) for value, like in zip(sums, _floating(first, first), strict=True))
+    return {key: counts[key] if key in counts else next(means) for key in first}
+
+
+def _floating(state: State, like: State) -> list[Tensor]:
+    return [state[key] for key, value in like.items() if value.is_floating_point()]

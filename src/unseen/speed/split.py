@@ -111,7 +111,7 @@ class _ClockedClient(Client):
         return step
 
     def batches(
-        self, *, size: int, epochs: int | None = None, steps: int | None = None, shuffle: bool = True, drop_last: bool = False
+        self, *, size: int, epochs: float | None = None, steps: int | None = None, shuffle: bool = True, drop_last: bool = False
     ) -> Iterator[Batch]:
         for x, y in super().batches(size=size, epochs=epochs, steps=steps, shuffle=shuffle, drop_last=drop_last):
             self._split.images += len(y)
