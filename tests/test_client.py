@@ -127,6 +127,16 @@ def test_two_builds_give_two_networks_and_the_pool_gives_them_again() -> None:
     assert torch.equal(same.fc.weight, weights["fc.weight"])
 
 
+def test_a_state_that_does_not_fit_a_network_is_named() -> None:
+    client = numbered(1)
+    state = {name: value.clone() for name, value in client.build("task", client._pool.network("task", 0).state_dict()).state_dict().items()}
+    name = next(iter(state))
+    with pytest.raises(RuntimeError, match=name):
+        client.build("task", {**state, name: torch.zeros(99)})
+    with pytest.raises(RuntimeError, match=name):
+        client.build("task", {key: value for key, value in state.items() if key != name})
+
+
 def test_an_optimiser_from_the_pool_starts_afresh() -> None:
     client = numbered(3)
     net = client.build("task", state_of(build_network("small_cnn:width=2", outputs=3, channels=3, size=(8, 8))))

@@ -27,7 +27,7 @@ def program(name: str) -> ModuleType:
     return module
 
 
-tune, verdicts = program("tune"), program("verdicts")
+summarise, tune, verdicts = program("summarise"), program("tune"), program("verdicts")
 
 
 def ours(low: float | None, high: float | None) -> Comparison:
@@ -116,6 +116,11 @@ def test_a_plan_names_rows_and_rates_that_there_are(file: Path) -> None:
     tuned = {row["label"] for row in plan["methods"] if "rates" in row}
     assert {row["rate_of"] for row in plan["methods"] if "rate_of" in row} <= tuned
     assert len({len(row["rates"]) for row in plan["methods"] if "rates" in row}) == 1, "every row is tuned over as many rates"
+
+
+def test_a_table_tells_what_was_run_without_the_commands(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("# Two rounds.\n#   unseen bench a.toml\n# 64 px.\nrounds = 2  # few\n")
+    assert [*summarise.about(tmp_path / "a.toml")] == ["Two rounds.", "64 px."]
 
 
 def test_a_claim_speaks_of_rows_that_there_are() -> None:

@@ -2,8 +2,9 @@
 
     python benchmarks/evidence/summarise.py runs/styled-digits --against "FedAvg, SGD" --against "FedAvg, Adam" --to benchmarks/results
 
-Writes NAME.md and NAME.csv, NAME being the folder's. Rates tried by `tune.py` are told from the folder NAME-rates beside it. A difference
-is of runs with the same unseen domain and seed; its interval is Student's t (95 %) over them.
+Writes NAME.md and NAME.csv, NAME being the folder's. What was run is told in the words at the head of NAME.toml beside this program. Rates
+tried by `tune.py` are told from the folder NAME-rates beside the runs. A difference is of runs with the same unseen domain and seed; its
+interval is Student's t (95 %) over them.
 """
 
 from __future__ import annotations
@@ -46,6 +47,12 @@ def rates(folder: Path) -> Iterator[str]:
     yield from (f"| {name} | {100 * sum(values) / len(values):.2f} |" for name, values in tried.items())
 
 
+def about(benchmark: Path) -> Iterator[str]:
+    """What the file says at its head, without its commands."""
+    head = [line for line in benchmark.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    yield from (line.removeprefix("# ") for line in head if not line.startswith("#  "))
+
+
 def write_scores(runs: list[Run], file: Path) -> None:
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
@@ -65,6 +72,8 @@ def main() -> None:
     given = parser.parse_args()
     runs = collect(given.runs).finished
     lines = [f"# {given.runs.name}", f"`unseen bench benchmarks/evidence/{given.runs.name}.toml`: {len(runs)} runs.", ""]
+    benchmark = Path(__file__).with_name(f"{given.runs.name}.toml")
+    lines += [*about(benchmark), ""] if benchmark.is_file() else []
     for rule in RULES:
         lines += [to_markdown(comparison([run.cell for run in runs], rule)).rstrip(), ""]
     for baseline in given.against:
