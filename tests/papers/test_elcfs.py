@@ -25,7 +25,6 @@ from unseen.networks.headed import HeadedNet
 from unseen.networks.mobilenet import _InvertedResidual
 from unseen.networks.unet import UNet
 from unseen.networks.vit import _SelfAttention
-from unseen.ops.twice import DifferentiatedTwice
 from unseen.task import dice_loss
 
 MASKS = Segmentation(("disc", "cup"))
@@ -257,23 +256,6 @@ def test_batch_statistics_are_renewed_once_a_batch_by_the_raw_images(first_order
     assert all(w.grad is not None and torch.isfinite(w.grad).all() for w in net.parameters())
 
 
-@pytest.mark.parametrize("size", [(5, 5), (6, 4), (4, 7)])
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("groups", [1, 3])
-def test_a_convolution_has_right_first_and_second_derivatives(groups: int, stride: int, size: tuple[int, int]) -> None:
-    torch.manual_seed(0)
-    x, w, b = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 3, *size), (3, 3 // groups, 3, 3), (3,)))
-
-    def convolved(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-        with DifferentiatedTwice():
-            return F.conv2d(x, w, b, stride, padding=1, groups=groups)
-
-    assert torch.equal(convolved(x, w), F.conv2d(x, w, None, stride, padding=1, groups=groups))
-    assert torch.allclose(convolved(x, w, b), F.conv2d(x, w, b, stride, padding=1, groups=groups), rtol=1e-12)
-    assert torch.autograd.gradcheck(convolved, (x, w, b))
-    assert torch.autograd.gradgradcheck(convolved, (x, w, b))
-
-
 class Depthwise(HeadedNet):
     """Two blocks of MobileNetV2, one of each stride; `made` is what made the convolutions' outputs."""
 
@@ -303,23 +285,12 @@ def depthwise_gradient(net: Depthwise, method: ELCFS = PAPER) -> tuple[Tensor, .
     return torch.autograd.grad(loss, [*net.parameters()])
 
 
-def test_a_second_derivative_by_convolutions_is_the_one_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_derivative_is_the_one_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, first_order = depthwise_gradient(Depthwise()), depthwise_gradient(Depthwise(), replace(PAPER, first_order=True))
     monkeypatch.setattr("unseen.methods.elcfs.DifferentiatedTwice", nullcontext)
     pytorchs = depthwise_gradient(Depthwise())
     assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(ours, pytorchs, strict=True))
     assert not any(torch.allclose(a, b, rtol=1e-3) for a, b in zip(first_order, pytorchs, strict=True) if a.dim() == 4)
-
-
-def test_autocast_casts_convolutions_as_ever() -> None:
-    x, w = torch.rand(2, 3, 7, 7), torch.rand(3, 1, 3, 3, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        plain = F.conv2d(x, w, padding=1, groups=3)
-        with DifferentiatedTwice():
-            ours = F.conv2d(x, w, padding=1, groups=3)
-    assert ours.dtype == torch.bfloat16
-    assert torch.equal(ours, plain)
-    assert torch.equal(*(torch.autograd.grad(y.float().square().sum(), w)[0] for y in (ours, plain)))
 
 
 def test_plain_convolutions_are_used_wherever_one_derivative_is_enough() -> None:

@@ -1,9 +1,10 @@
-"""Convolutions for those who differentiate twice.
+"""Convolutions and normalisations for those who differentiate twice.
 
 PyTorch's second derivative of a convolution is made of convolutions whose kernels are as large as images, and goes through groups one
 by one: for a depthwise layer of 960 channels, thousands of tiny ones. A convolution is linear in the image and in the weight, so the
 derivatives of its gradients are convolutions and gradients again, of the same shape, over all groups at once: what libraries are fast
-at. The values and first gradients are PyTorch's own.
+at. That of a normalisation is some seventy passes over its images there, and a handful written out. The values and first gradients are
+PyTorch's own.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["DifferentiatedTwice"]
 
 
 class DifferentiatedTwice(TorchFunctionMode):
-    """Around a forward pass of which that is done. Nothing but convolutions is touched."""
+    """Around a forward pass of which that is done. Nothing but convolutions and normalisations of images is touched."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return (_conv2d if func is F.conv2d else func)(*args, **(kwargs or {}))
+        return _OURS.get(func, func)(*args, **(kwargs or {}))
 
 
 def _conv2d(
@@ -38,6 +40,46 @@ def _conv2d(
     how = tuple([n, n] if isinstance(n, int) else n for n in (stride, padding, dilation))
     y: Tensor = _convolve(input, weight, (*how, groups))
     return y if bias is None else y + bias.to(y.dtype)[:, None, None]
+
+
+def _batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """F.batch_norm."""
+    if not training or input.dim() != 4 or input.numel() == input.shape[1]:  # the last is refused there
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    if weight is None:
+        weight = torch.ones(input.shape[1], dtype=torch.promote_types(input.dtype, torch.float32), device=input.device)
+    bias = torch.zeros_like(weight) if bias is None else bias
+    y: Tensor = _normalise(input, weight, bias, (running_mean, running_var, momentum, eps))
+    return y
+
+
+def _instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """F.instance_norm: a batch norm that takes every map of every image for a channel of its own."""
+    if not use_input_stats or input.dim() != 4 or running_mean is not None or weight is not None or bias is not None:
+        return F.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+    maps = input.reshape(1, -1, *input.shape[2:])
+    return _batch_norm(maps, None, None, training=True, eps=eps).view(input.shape)
+
+
+_OURS: dict[Any, Any] = {F.conv2d: _conv2d, F.batch_norm: _batch_norm, F.instance_norm: _instance_norm}
 
 
 class _Convolution(Function):
@@ -72,5 +114,62 @@ class _Gradients(Function):
         return _convolve(v, w, ctx.how) + _convolve(x, u, ctx.how), *_differentiate(g, v, u, ctx.how), None
 
 
+class _Norm(Function):
+    """y = w n + b with n = (x - mean) s, where s is one over the deviation, per channel."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor, how: Any) -> Tensor:
+        running_mean, running_var, momentum, eps = how
+        y, mean, s = torch.native_batch_norm(x, w, b, running_mean, running_var, True, momentum, eps)
+        ctx.save_for_backward(x, w, mean, s)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return *_renormalise(g, *ctx.saved_tensors), None
+
+
+class _NormGradients(Function):
+    """Of <g, y> by x, w and b: w s (g - <g> - n <g n>), the sum of g n, and that of g; <.> is the mean over a channel."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor, w: Tensor, mean: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        by_x, by_w, by_b = _norm_gradients(g, x, w, mean, s)
+        ctx.save_for_backward(g, x, w, mean, s, by_w, by_b)
+        return by_x, by_w, by_b
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, v: Tensor, u: Tensor, t: Tensor) -> Any:
+        """Of <v, by_x> + u by_w + t by_b; what depends on x are n and s, with dn = s (dx - <dx> - n <n dx>) and ds = -s^2 <n dx>."""
+        g, x, w, mean, s, sum_gn, sum_g = ctx.saved_tensors
+        samples = x.numel() // x.shape[1]
+        along_v, sum_vn, sum_v = _norm_gradients(v, x, w, mean, s)
+        g_, gn, v_, vn = (each / samples for each in (sum_g, sum_gn, sum_v, sum_vn))
+        covariance = (v * g).sum((0, 2, 3), dtype=s.dtype) / samples - v_ * g_ - vn * gn
+        of_g = s * (u - w * s * vn)  # by_x is linear in g, and so on: the factors of g, v and n in the derivative by x
+        of_v = -w * s * s * gn
+        of_n = -s * (u * gn - 2 * w * s * vn * gn + w * s * covariance)
+        rest = -of_g * g_ - of_v * v_
+        by_g = along_v + _mix(t - u * s * mean, (x, u * s))
+        by_x = _mix(rest - of_n * s * mean, (g, of_g), (v, of_v), (x, of_n * s))
+        return by_g.to(g.dtype), by_x.to(x.dtype), (s * covariance * samples).to(w.dtype), None, None
+
+
+def _norm_gradients(g: Tensor, x: Tensor, w: Tensor, mean: Tensor, s: Tensor) -> Any:
+    backward = torch.ops.aten.native_batch_norm_backward
+    return backward(g, x, w, None, None, mean, s, True, 0.0, [True, True, True])  # s holds the epsilon already
+
+
+def _mix(constant: Tensor, *terms: tuple[Tensor, Tensor]) -> Tensor:
+    """The sum of images, each channel times a factor, and a constant per channel."""
+    total = constant[:, None, None]
+    for images, factor in terms:
+        total = torch.addcmul(total, images, factor[:, None, None])
+    return total
+
+
 _convolve: Any = _Convolution.apply
 _differentiate: Any = _Gradients.apply
+_normalise: Any = _Norm.apply
+_renormalise: Any = _NormGradients.apply
