@@ -18,6 +18,7 @@ from unseen.data.domain import Holding, Pixels, Samples
 from unseen.data.resident import Reader
 from unseen.graphs import StepGraphs
 from unseen.networks.formats import fast_precision, memory_format
+from unseen.ops.lists import copy_all
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
 from unseen.task import Task
@@ -42,6 +43,7 @@ class Pool:
         self._builders, self.device = builders, device
         self._networks: dict[tuple[str, int], nn.Module] = {}
         self._optimizers: dict[tuple[Any, ...], Optimizer] = {}
+        self.storages: set[int] = set()  # where the networks keep their weights and buffers, from task to task
         self.graphs = StepGraphs(device) if device.type == "cuda" else None
 
     def network(self, role: str, number: int) -> nn.Module:
@@ -52,6 +54,7 @@ class Pool:
             with seeded_block(torch.device("cpu"), 0, "pool"):  # whether a network is new must not move a task's draws
                 net = self._builders[role]().to(self.device)
             self._networks[key] = net.to(memory_format=memory_format(net, self.device))  # type: ignore[call-overload]
+            self.storages.update(t.untyped_storage().data_ptr() for t in net.state_dict().values())
         return self._networks[key]
 
     @cached_property
@@ -62,10 +65,6 @@ class Pool:
     @cached_property
     def fast_precision(self) -> Precision:
         return fast_precision(self.network("task", 0), self.device)
-
-    def storages(self) -> set[int]:
-        """Where the pool's networks keep their weights and buffers."""
-        return {t.untyped_storage().data_ptr() for net in self._networks.values() for t in net.state_dict().values()}
 
     def optimizer(self, kind: type[Optimizer], nets: Sequence[nn.Module], settings: dict[str, Any]) -> Optimizer:
         key = (kind, *(id(net) for net in nets), *sorted(settings.items()))
@@ -228,7 +227,7 @@ class Client:
 
     def _batch(self, samples: Samples, positions: Tensor, augment: bool = False) -> Batch:
         images, y = self._reader.take(samples, positions)
-        x = images.float().div_(255)
+        x = images / 255  # bytes to floats in one pass
         if augment:
             x, y = self._augment(x, y, self.rng)
         return (x - self._mean).div_(self._std).contiguous(memory_format=self._pool.batch_format), y
@@ -238,7 +237,7 @@ def _load(net: nn.Module, state: State) -> None:
     """`load_state_dict` in a few launches on a GPU; where something does not fit, that one says what."""
     own = net.state_dict()
     if own.keys() == state.keys() and all(value.shape == state[name].shape for name, value in own.items()):
-        torch._foreach_copy_(list(own.values()), [state[name] for name in own])
+        copy_all(list(own.values()), [state[name] for name in own])
     else:
         net.load_state_dict(state)
 

@@ -7,6 +7,7 @@ running numbers; a JSON header says where each belongs. Nothing is ever unpickle
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -18,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-__all__ = ["CodecError", "State", "conform", "copied", "decode", "encode", "hints_of", "refuse_unstorable", "tensors_in"]
+__all__ = ["CodecError", "State", "conform", "decode", "encode", "hints_of", "refuse_unstorable", "tensors_in"]
 
 State = dict[str, Tensor]
 T = TypeVar("T")
@@ -181,14 +182,6 @@ def notes_in(data: bytes) -> dict[str, str]:
     return dict(header.get("__metadata__", {}))
 
 
-def copied(tensor: Tensor) -> Tensor:
-    """A copy that lies in memory as it would if it had travelled as bytes, so that sums over it come to the same bits either way.
-
-    On a GPU models stay on the device, in the order that suits it.
-    """
-    return tensor.detach().clone(memory_format=torch.contiguous_format if tensor.device.type == "cpu" else torch.preserve_format)
-
-
 def same_bits(a: State, b: State) -> bool:
     """Whether two states have the same names, types, shapes and bits (NaN equals NaN)."""
     return a.keys() == b.keys() and all(
@@ -200,6 +193,7 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
+@functools.lru_cache(256)  # asked for every tensor of a model
 def _optional(hint: Any) -> tuple[Any, bool]:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         rest = [h for h in typing.get_args(hint) if h is not type(None)]
@@ -208,6 +202,7 @@ def _optional(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
+@functools.lru_cache(256)
 def _element(hint: Any) -> Any:
     """The type of the items of dict[str, T], list[T] and tuple[T, ...]; None for anything else."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)

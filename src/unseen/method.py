@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from torch import nn
 
-from unseen.codec import State, copied, refuse_unstorable
+from unseen.codec import State, refuse_unstorable
+from unseen.ops.lists import copied
 from unseen.payload import Payload
 from unseen.settings import Configured
 
@@ -182,4 +183,4 @@ class Global:
 
 def state_of(net: nn.Module) -> State:
     """Weights and buffers, copied: later steps of the network do not change them."""
-    return {name: copied(value) for name, value in net.state_dict().items()}
+    return copied(net.state_dict())

@@ -26,6 +26,7 @@ def test_resident_and_read_are_equal(parts: int, positions: list[int]) -> None:
     where = torch.tensor([p + (5 if parts == 2 and p % 2 else 0) for p in positions])
     read = Reader(held, CPU)
     resident = Reader(held, CPU)
-    resident._held = {id(d): (torch.from_numpy(d.images), torch.from_numpy(d.labels)) for d in held}  # as on a device
+    for domain in held:
+        resident.hold(domain)  # as on a device
     for a, b in zip(read.take(samples, where), resident.take(samples, where), strict=True):
         assert torch.equal(a, b) and a.dtype == b.dtype

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from unseen.client import Client, Pool
-from unseen.codec import copied
 from unseen.data.augment import RECIPES
 from unseen.data.domain import UNIT, Domain, DomainDataset, Holding, Samples
 from unseen.data.resident import Reader
 from unseen.method import state_of
 from unseen.networks import ImageGenerator, build_network
 from unseen.networks.formats import fast_precision, memory_format
+from unseen.ops.lists import copied
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 LAST, PLAIN = torch.channels_last, torch.contiguous_format
@@ -89,5 +89,5 @@ def test_auto_is_the_rules_precision(tiny: DomainDataset, monkeypatch: pytest.Mo
 
 def test_a_copy_lies_as_bytes_would() -> None:
     tensor = torch.rand(2, 3, 4, 5).contiguous(memory_format=LAST)
-    copy = copied(tensor)
+    copy = copied({"w": tensor})["w"]
     assert copy.is_contiguous() and torch.equal(copy, tensor) and copy.data_ptr() != tensor.data_ptr()

@@ -14,7 +14,7 @@ _SHARE = 0.5  # of a device's free memory that data may take
 
 
 class Reader:
-    """Gives samples as tensors on a device. On a GPU the domains are copied there once, if they fit."""
+    """Gives samples as tensors on a device. On a GPU the domains are copied there once, if they fit, channels last."""
 
     def __init__(self, domains: tuple[Domain, ...], device: torch.device) -> None:
         self.device = device
@@ -22,15 +22,18 @@ class Reader:
         size = sum(domain.images.nbytes + domain.labels.nbytes for domain in domains)
         if device.type == "cuda" and size < _SHARE * torch.cuda.mem_get_info(device)[0]:
             for domain in domains:
-                images, labels = (torch.from_numpy(np.array(a)).to(device) for a in (domain.images, domain.labels))
-                self._held[id(domain)] = images, labels
+                self.hold(domain)
+
+    def hold(self, domain: Domain) -> None:
+        images, labels = (torch.from_numpy(np.array(a)).to(self.device) for a in (domain.images, domain.labels))
+        self._held[id(domain)] = images.permute(0, 2, 3, 1).contiguous(), labels
 
     def take(self, samples: Samples, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The images (uint8) and labels at these positions, in that order."""
         if len(samples.parts) == 1 and id(samples.parts[0][0]) in self._held:
             images, labels = self._held[id(samples.parts[0][0])]
             rows = torch.from_numpy(samples.parts[0][1][positions.numpy()]).to(self.device, non_blocking=True)
-            return images[rows], labels[rows]
+            return _channels_second(images[rows]), labels[rows]
         if samples.parts and all(id(domain) in self._held for domain, _ in samples.parts):
             return self._gather(samples, positions)
         images, labels = samples.take(positions)
@@ -48,4 +51,8 @@ class Reader:
                 to, rows = (torch.from_numpy(a).to(self.device) for a in (here, row[where[here]]))
                 held_images, held_labels = self._held[id(domain)]
                 images[to], labels[to] = held_images[rows], held_labels[rows]
-        return images, labels
+        return _channels_second(images), labels
+
+
+def _channels_second(images: Tensor) -> Tensor:
+    return images.permute(0, 3, 1, 2)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from unseen.codec import State
 from unseen.errors import NoReplies
+from unseen.ops.lists import copy_all
 
 __all__ = ["mean"]
 
@@ -30,7 +31,10 @@ def mean(states: Iterable[State | tuple[State, float]]) -> State:
         total += weight
         if not first:
             first = state
-            sums = [value.to(torch.float64, copy=True).mul_(weight) for value in _floating(state, first)]
+            sums = [torch.empty_like(value, dtype=torch.float64) for value in _floating(state, first)]
+            copy_all(sums, _floating(state, first))
+            if sums:
+                torch._foreach_mul_(sums, weight)
             counts = {key: value.clone() for key, value in state.items() if not value.is_floating_point()}
             continue
         if state.keys() != first.keys():
@@ -41,8 +45,11 @@ def mean(states: Iterable[State | tuple[State, float]]) -> State:
             torch.maximum(count, state[key], out=count)
     if not first or total <= 0:
         raise NoReplies("no client gave an update that can be used, so there is nothing to average")
-    means = ((value / total).to(like.dtype) for value, like in zip(sums, _floating(first, first), strict=True))
-    return {key: counts[key] if key in counts else next(means) for key in first}
+    if sums:
+        torch._foreach_div_(sums, total)
+    means = {key: torch.empty_like(value) for key, value in first.items() if value.is_floating_point()}
+    copy_all([*means.values()], sums)
+    return {key: counts[key] if key in counts else means[key] for key in first}
 
 
 def _floating(state: State, like: State) -> list[Tensor]:

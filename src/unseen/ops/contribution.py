@@ -9,8 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unseen.codec import State, copied
+from unseen.codec import State
 from unseen.ops.averaging import mean
+from unseen.ops.lists import copied
 
 __all__ = [
     "Eps", "Scored", "balanced_weights", "changed_share", "direction", "generalisation_scores", "perturbed", "retained", "within_client",
@@ -44,12 +45,12 @@ def direction(gradient: Sequence[Tensor], eps: Eps) -> list[Tensor]:
 def perturbed(net: nn.Module, learner: nn.Module, rho: float, eps: Eps, float64: bool = False) -> State:
     """theta^ = theta + rho eps, eps from the gradient that `learner`'s last step left (FedDAG, before Eq. 5). Buffers stay as they are."""
 
-    def exact(tensor: Tensor) -> Tensor:
-        return copied(tensor).double() if float64 and tensor.is_floating_point() else copied(tensor)
+    def exact(tensors: Mapping[str, Tensor]) -> State:
+        return {name: t.double() if float64 and t.is_floating_point() else t for name, t in copied(tensors).items()}
 
-    state = {name: exact(value) for name, value in net.state_dict().items()}
-    gradient = [exact(torch.zeros_like(p) if p.grad is None else p.grad) for p in learner.parameters()]
-    for (name, _), move in zip(net.named_parameters(), direction(gradient, eps), strict=True):
+    state = exact(net.state_dict())
+    gradient = exact({name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in learner.named_parameters()})
+    for (name, _), move in zip(net.named_parameters(), direction([*gradient.values()], eps), strict=True):
         state[name] += rho * move
     return state
 

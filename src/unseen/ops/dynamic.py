@@ -11,21 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from unseen.codec import State, copied
+from unseen.codec import State
 from unseen.ops.averaging import mean
+from unseen.ops.lists import copied
 
 __all__ = ["add_dynamic_gradient", "buffers_of", "dynamic_aggregate", "dynamic_pull", "parameters_of", "updated_drift"]
 
 
 def parameters_of(net: nn.Module) -> State:
     """The parameters without the buffers, copied."""
-    return {name: copied(value) for name, value in net.named_parameters()}
+    return copied(dict(net.named_parameters()))
 
 
 def buffers_of(net: nn.Module) -> State:
     """The buffers that belong to the state, copied."""
     trained = dict(net.named_parameters())
-    return {name: copied(value) for name, value in net.state_dict().items() if name not in trained}
+    return copied({name: value for name, value in net.state_dict().items() if name not in trained})
 
 
 def dynamic_pull(anchor: State, drift: Mapping[str, Tensor], alpha: float) -> State:
