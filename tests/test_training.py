@@ -112,6 +112,20 @@ def test_a_file_cut_short_sends_the_run_back(tiny: DomainDataset, tmp_path: Path
         assert watch.done == [2]  # the checkpoint before it was kept
 
 
+def test_records_are_not_given_up_for_want_of_a_checkpoint(tiny: DomainDataset, tmp_path: Path, whole: dict[str, bytes]) -> None:
+    go(tiny, tmp_path / "run", rounds=3)
+    for file in (tmp_path / "run").glob("checkpoint*"):
+        file.rename(tmp_path / file.name)
+    before = (tmp_path / "run/records.jsonl").read_bytes()
+    with pytest.raises(BadInput, match="records of 3 rounds and no checkpoint"):
+        go(tiny, tmp_path / "run", resume=True)
+    assert (tmp_path / "run/records.jsonl").read_bytes() == before
+    for file in tmp_path.glob("checkpoint*"):
+        file.rename(tmp_path / "run" / file.name)
+    go(tiny, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == whole
+
+
 def test_garbage_in_the_records_sends_the_run_back(tiny: DomainDataset, tmp_path: Path, whole: dict[str, bytes]) -> None:
     go(tiny, tmp_path / "run", rounds=3)
     file = tmp_path / "run/records.jsonl"

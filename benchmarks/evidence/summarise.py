@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 
 from unseen.report.collect import Run, collect
 from unseen.report.select import source_score
-from unseen.report.statistics import compare, scores_by_method
-from unseen.report.tables import comparison, to_markdown
+from unseen.report.statistics import Scores, compare, scores_by_method
+from unseen.report.tables import Stat, comparison, to_markdown
 
 RULES = ("last", "source", "oracle")
 
 
-def differences(runs: list[Run], baseline: str) -> Iterator[str]:
-    scores = scores_by_method([run.cell for run in runs], "last")
-    yield f"\nDifference from {baseline}, last round"
+def differences(scores: Mapping[str, Scores], baseline: str, what: str = "") -> Iterator[str]:
+    yield f"\nDifference from {baseline}{what}, last round"
     yield ""
     yield "| method | difference | 95 % interval | pairs | p (t-test, Holm) |"
     yield "|---|---|---|---|---|"
@@ -33,6 +33,28 @@ def differences(runs: list[Run], baseline: str) -> Iterator[str]:
             continue
         low, high = -row.high, -row.low  # compare() has the baseline first
         yield f"| {row.second} | {-row.difference:+.2f} | {low:+.2f} to {high:+.2f} | {row.n} | {row.adjusted:.2g} |"
+
+
+def distances(runs: list[Run], baselines: list[str]) -> Iterator[str]:
+    """The boundary's distance beside Dice, where there are masks: per case, like Dice, and over the cases of a domain."""
+    scores: dict[str, dict[tuple[str, int], float]] = {}
+    for run in runs:
+        for domain, row in run.records[-1]["target"].items():
+            if "hd95" in row:
+                scores.setdefault(run.name, {})[domain, run.seed] = row["hd95"]
+    if not scores:
+        return
+    domains = sorted({domain for row in scores.values() for domain, _ in row})
+    yield "\n95th percentile of the Hausdorff distance in pixels, mean over the cases of the unseen domain; last round; lower is better"
+    yield ""
+    yield f"| method | {' | '.join(domains)} | average |"
+    yield "|---" * (len(domains) + 2) + "|"
+    for name, row in sorted(scores.items()):
+        stats = [Stat.of(values) if (values := [v for (d, _), v in row.items() if d == domain]) else None for domain in domains]
+        average = f"{fmean(s.mean for s in stats if s):.2f}" if all(stats) else "–"
+        yield f"| {name} | {' | '.join(str(s) if s else '–' for s in stats)} | {average} |"
+    for baseline in baselines:
+        yield from differences(scores, baseline, " in that distance")
 
 
 def rates(folder: Path) -> Iterator[str]:
@@ -56,11 +78,13 @@ def about(benchmark: Path) -> Iterator[str]:
 def write_scores(runs: list[Run], file: Path) -> None:
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["method", "fold", "seed", "round", "source validation", "unseen domain", "score"])
+        further = ["hd95"] if "hd95" in next(iter(runs[0].records[0]["target"].values())) else []
+        writer.writerow(["method", "fold", "seed", "round", "source validation", "unseen domain", "score", *further])
         for run in runs:
             for record in run.records:
                 for domain, row in record["target"].items():
-                    told = [record["round"], f"{source_score(record) or 0:.4f}", domain, f"{row[record['metric']]:.4f}"]
+                    scores = [f"{row[record['metric']]:.4f}", *(f"{row[name]:.3f}" for name in further)]
+                    told = [record["round"], f"{source_score(record) or 0:.4f}", domain, *scores]
                     writer.writerow([run.name, run.fold, run.seed, *told])
 
 
@@ -76,8 +100,10 @@ def main() -> None:
     lines += [*about(benchmark), ""] if benchmark.is_file() else []
     for rule in RULES:
         lines += [to_markdown(comparison([run.cell for run in runs], rule)).rstrip(), ""]
+    scores = scores_by_method([run.cell for run in runs], "last")
     for baseline in given.against:
-        lines += [*differences(runs, baseline)]
+        lines += [*differences(scores, baseline)]
+    lines += [*distances(runs, given.against)]
     beside = given.runs.with_name(f"{given.runs.name}-rates")
     lines += [*rates(beside)] if beside.is_dir() else []
     (given.to / f"{given.runs.name}.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")

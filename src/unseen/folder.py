@@ -90,6 +90,11 @@ class RunFolder:
     def restore(self, state_type: type, say: Any, holds: Callable[[str], bool]) -> Checkpoint | None:
         """The newest checkpoint that can be read, that the records reach and whose memories are held; later lines are taken back."""
         records = read_records(self.records)
+        if records and not (self.checkpoint.exists() or self.previous.exists()):  # a run that begins leaves one before its first record
+            raise BadInput(
+                f"{self.path} has records of {len(records)} rounds and no checkpoint to go on from; to begin again would lose them: "
+                "put checkpoint.safetensors back, or choose another --out, or remove the folder"
+            )
         for file in (self.checkpoint, self.previous):
             if not file.exists():
                 continue
