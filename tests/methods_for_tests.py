@@ -123,6 +123,11 @@ class Careless(Method[Global]):
         net = client.build("task", down.model)
         if self.fault == "live":
             return Model(model=dict(net.state_dict()))
+        if self.fault.startswith("rebound"):
+            for p in net.parameters():
+                p.data = p.data + 1
+            live = {**net.state_dict(), **{name: p.detach() for name, p in net.named_parameters()}}
+            return Model(model=state_of(net) if self.fault == "rebound, copied" else live)
         if self.fault == "crash":
             raise ZeroDivisionError("in round 1")
         if self.fault == "mistake":

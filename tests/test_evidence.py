@@ -126,10 +126,11 @@ def test_a_table_tells_what_was_run_without_the_commands(tmp_path: Path) -> None
 def test_distances_stand_beside_dice_where_there_are_masks() -> None:
     def run(name: str, seed: int, **hd95: float) -> SimpleNamespace:
         early, last = ({"target": {d: {"dice": 0.5, "hd95": h + add} for d, h in hd95.items()}} for add in (9.0, 0.0))
-        return SimpleNamespace(name=name, seed=seed, records=[early, last])
+        return SimpleNamespace(name=name, fold="home", seed=seed, records=[early, last])
 
     runs = [run("A", 0, east=2.0, west=6.0), run("A", 1, east=4.0, west=6.0), run("B", 0, east=3.0, west=7.6), run("B", 1, east=5.0)]
     told = [*summarise.distances(runs, ["A"])]
+    assert "| method | home → east | home → west | average |" in told
     assert "| A | 3.00 ± 1.41 | 6.00 ± 0.00 | 4.50 |" in told
     assert "| B | 4.00 ± 1.41 | 7.60 | 5.80 |" in told
     assert any(line.startswith("| B | +1.20 |") for line in told)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from unseen.cli import app
 from unseen.errors import BadInput
 from unseen.experiment import Experiment
 from unseen.methods import FedAvg
-from unseen.parallel import processes
+from unseen.parallel import cluster, processes
 from unseen.parallel.cluster import files_in, run_elsewhere, write_files
 from unseen.parallel.processes import in_processes
 from unseen.training import Silent, train
@@ -111,6 +113,26 @@ def test_a_cell_elsewhere_goes_on_from_the_files_it_is_given(cells: list[Benchma
     same([cells[0]], one_after_another, tmp_path / "whole")
     assert len((tmp_path / "half/timings.jsonl").read_text().splitlines()) == 1
     assert files["timings.jsonl"].startswith((tmp_path / "half/timings.jsonl").read_bytes()), "round 1 was not run again"
+
+
+@pytest.mark.parametrize("written", range(7))
+def test_a_new_folder_that_came_home_in_part_can_go_on(
+    cells: list[BenchmarkCell], one_after_another: Path, tmp_path: Path, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, real, left = files_in(one_after_another / cells[0].folder), cluster.write_atomically, [written]
+
+    def until_the_disk_is_full(path: Path, data: bytes) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, data)
+
+    monkeypatch.setattr(cluster, "write_atomically", until_the_disk_is_full)
+    with contextlib.suppress(OSError):
+        write_files(tmp_path / cells[0].folder, files)
+    monkeypatch.undo()
+    assert in_processes(cells[:1], tmp_path, 1, Silent()) == {}
+    same(cells[:1], one_after_another, tmp_path)
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,5}(/[a-z]{1,5})?\.x", fullmatch=True), st.binary(max_size=20), max_size=4))

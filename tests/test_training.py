@@ -126,6 +126,19 @@ def test_records_are_not_given_up_for_want_of_a_checkpoint(tiny: DomainDataset, 
     assert contents(tmp_path / "run") == whole
 
 
+def test_records_that_no_checkpoint_reaches_are_kept_aside(tiny: DomainDataset, tmp_path: Path, whole: dict[str, bytes]) -> None:
+    folder = tmp_path / "run"
+    go(tiny, folder, rounds=3)
+    for time in (1, 2):
+        for file in folder.glob("checkpoint*"):
+            file.write_bytes(file.read_bytes()[:100])
+        before, watch = (folder / "records.jsonl").read_bytes(), Listening()
+        go(tiny, folder, resume=True, watch=watch)
+        assert contents(folder) == whole
+        assert (folder / f"records.lost-{time}.jsonl").read_bytes() == before
+        assert watch.said[-1].endswith(f"its records are kept as records.lost-{time}.jsonl")
+
+
 def test_garbage_in_the_records_sends_the_run_back(tiny: DomainDataset, tmp_path: Path, whole: dict[str, bytes]) -> None:
     go(tiny, tmp_path / "run", rounds=3)
     file = tmp_path / "run/records.jsonl"

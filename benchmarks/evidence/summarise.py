@@ -41,11 +41,13 @@ def distances(runs: list[Run], baselines: list[str]) -> Iterator[str]:
     for run in runs:
         for domain, row in run.records[-1]["target"].items():
             if "hd95" in row:
-                scores.setdefault(run.name, {})[domain, run.seed] = row["hd95"]
+                name = domain if domain == run.fold else f"{run.fold} → {domain}"
+                scores.setdefault(run.name, {})[name, run.seed] = row["hd95"]
     if not scores:
         return
     domains = sorted({domain for row in scores.values() for domain, _ in row})
-    yield "\n95th percentile of the Hausdorff distance in pixels, mean over the cases of the unseen domain; last round; lower is better"
+    yield "\n95th percentile of the Hausdorff distance, mean over the cases of the unseen domain; last round; lower is better: in"
+    yield "millimetres where a pixel's size is known, else in pixels"
     yield ""
     yield f"| method | {' | '.join(domains)} | average |"
     yield "|---" * (len(domains) + 2) + "|"

@@ -43,7 +43,6 @@ class Pool:
         self._builders, self.device = builders, device
         self._networks: dict[tuple[str, int], nn.Module] = {}
         self._optimizers: dict[tuple[Any, ...], Optimizer] = {}
-        self.storages: set[int] = set()  # where the networks keep their weights and buffers, from task to task
         self.graphs = StepGraphs(device) if device.type == "cuda" else None
 
     def network(self, role: str, number: int) -> nn.Module:
@@ -54,7 +53,6 @@ class Pool:
             with seeded_block(torch.device("cpu"), 0, "pool"):  # whether a network is new must not move a task's draws
                 net = self._builders[role]().to(self.device)
             self._networks[key] = net.to(memory_format=memory_format(net, self.device))  # type: ignore[call-overload]
-            self.storages.update(t.untyped_storage().data_ptr() for t in net.state_dict().values())
         return self._networks[key]
 
     @cached_property
@@ -65,6 +63,11 @@ class Pool:
     @cached_property
     def fast_precision(self) -> Precision:
         return fast_precision(self.network("task", 0), self.device)
+
+    def storages(self) -> set[int]:
+        """Where the pool's networks keep their weights and buffers now: a task may have given them other tensors."""
+        tensors = (t for net in self._networks.values() for t in (*net.parameters(), *net.buffers()))
+        return {t.untyped_storage().data_ptr() for t in tensors}
 
     def optimizer(self, kind: type[Optimizer], nets: Sequence[nn.Module], settings: dict[str, Any]) -> Optimizer:
         key = (kind, *(id(net) for net in nets), *sorted(settings.items()))

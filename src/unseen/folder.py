@@ -1,12 +1,14 @@
 """A run's folder: what it holds, and how it survives being killed at any moment.
 
 Every file is replaced whole or appended by line. After a round: best.safetensors, then the line in records.jsonl, then the
-checkpoint; a cut between two of them is repaired on resume by going back to the last round that both agree on.
+checkpoint; a cut between two of them is repaired on resume by going back to the last round that both agree on. Records that no
+checkpoint reaches are kept beside the new ones.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -109,8 +111,14 @@ class RunFolder:
                 continue
             self._keep_rounds(found.round)
             return found
+        if records:
+            say(f"no checkpoint can be used, so the run begins again; its records are kept as {self._set_aside().name}")
         self._keep_rounds(0)
         return None
+
+    def _set_aside(self) -> Path:
+        names = (self.path / f"records.lost-{number}.jsonl" for number in itertools.count(1))
+        return self.records.rename(next(name for name in names if not name.exists()))
 
     def _keep_rounds(self, number: int) -> None:
         for file in (self.records, self.timings):

@@ -93,6 +93,7 @@ def test_all_updates_bad_stops_with_the_last_good_state_kept(tiny: DomainDataset
     ("fault", "error", "says"),
     [
         ("live", ClientFailed, r"model\.conv1\.weight by reference"),
+        ("rebound", ClientFailed, r"model\.conv1\.weight by reference"),
         ("crash", ClientFailed, "client 'a' failed in train: ZeroDivisionError: in round 1"),
         ("mistake", BadInput, "only the client can see"),
         ("other", NoReplies, "answered with a Nothing; Model was declared"),
@@ -103,6 +104,11 @@ def test_all_updates_bad_stops_with_the_last_good_state_kept(tiny: DomainDataset
 def test_faults_of_a_method_are_told_plainly(tiny: DomainDataset, fault: str, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         go(own.Careless(fault), tiny)
+
+
+def test_a_method_may_give_its_network_other_tensors(tiny: DomainDataset) -> None:
+    """Their old addresses are free then, and copies that come to lie there are no references."""
+    assert go(own.Careless("rebound, copied"), tiny) is not None
 
 
 def test_workers_tell_faults_plainly_too() -> None:

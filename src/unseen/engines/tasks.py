@@ -92,7 +92,7 @@ class TaskRunner:
 
     def _refuse_live_tensors(self, up: Payload | Memory, task: Callable[..., Any]) -> None:
         """A reference into a network of the pool would change with the next client: best weights that turn into last ones."""
-        live = self.pool.storages
+        live = self.pool.storages()
         for name, hint in hints_of(type(up)).items():
             for path, tensor in tensors_in(getattr(up, name), hint):
                 if tensor.requires_grad or tensor.untyped_storage().data_ptr() in live:

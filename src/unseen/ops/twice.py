@@ -3,8 +3,8 @@
 PyTorch's second derivative of a convolution is made of convolutions whose kernels are as large as images, and goes through groups one
 by one: for a depthwise layer of 960 channels, thousands of tiny ones. A convolution is linear in the image and in the weight, so the
 derivatives of its gradients are convolutions and gradients again, of the same shape, over all groups at once: what libraries are fast
-at. That of a normalisation is some seventy passes over its images there, and a handful written out. The values and first gradients are
-PyTorch's own.
+at. That of a normalisation is some seventy passes over its images there, and a handful written out, which cannot be differentiated a
+third time. Values and first gradients are those of PyTorch's own kernels.
 """
 
 from __future__ import annotations

@@ -31,8 +31,12 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write them below the folder, wherever their names want to lead. The checkpoint comes last, since it speaks of the others."""
-    for name in sorted(files, key=lambda name: name.startswith("checkpoint")):
+    """Write them below the folder, wherever their names want to lead, so that a run that is cut here can go on.
+
+    A checkpoint speaks of the other files: it comes after them, but in a new folder, where records alone would say that it was lost.
+    """
+    checkpoint = 3 if folder.exists() else 1
+    for name in sorted(files, key=lambda name: 0 if name == "run.json" else checkpoint if name.startswith("checkpoint") else 2):
         parts = PurePosixPath(name)
         if parts.is_absolute() or ".." in parts.parts or not parts.parts:
             raise ValueError(f"a cell returned a file named {name!r}, which lies outside its folder")
