@@ -13,6 +13,7 @@ import pytest
 
 from synthetic_runs import write_run
 from unseen.report.statistics import Comparison
+from unseen.report.tables import Cell
 
 EVIDENCE = Path(__file__).parents[1] / "benchmarks" / "evidence"
 PLANS = sorted(EVIDENCE.glob("*.plan.toml"))
@@ -125,8 +126,8 @@ def test_a_table_tells_what_was_run_without_the_commands(tmp_path: Path) -> None
 
 def test_distances_stand_beside_dice_where_there_are_masks() -> None:
     def run(name: str, seed: int, **hd95: float) -> SimpleNamespace:
-        early, last = ({"target": {d: {"dice": 0.5, "hd95": h + add} for d, h in hd95.items()}} for add in (9.0, 0.0))
-        return SimpleNamespace(name=name, fold="home", seed=seed, records=[early, last])
+        early, last = ({"target": {d: {"dice": 0.5, "hd95": h + add} for d, h in hd95.items()}, "metric": "dice"} for add in (9.0, 0.0))
+        return SimpleNamespace(name=name, seed=seed, cell=Cell(name, "home", seed, [early, last]))
 
     runs = [run("A", 0, east=2.0, west=6.0), run("A", 1, east=4.0, west=6.0), run("B", 0, east=3.0, west=7.6), run("B", 1, east=5.0)]
     told = [*summarise.distances(runs, ["A"])]
@@ -134,7 +135,7 @@ def test_distances_stand_beside_dice_where_there_are_masks() -> None:
     assert "| A | 3.00 ± 1.41 | 6.00 ± 0.00 | 4.50 |" in told
     assert "| B | 4.00 ± 1.41 | 7.60 | 5.80 |" in told
     assert any(line.startswith("| B | +1.20 |") for line in told)
-    no_masks = SimpleNamespace(name="A", seed=0, records=[{"target": {"east": {"accuracy": 0.5}}}])
+    no_masks = SimpleNamespace(name="A", seed=0, cell=Cell("A", "home", 0, [{"target": {"east": {"accuracy": 0.5}}, "metric": "accuracy"}]))
     assert [*summarise.distances([no_masks], ["A"])] == []
 
 

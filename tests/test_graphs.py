@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from unseen import ELCFS, FedAvg, FedSB
+from unseen import FedAvg, FedSB
 from unseen.data.domain import DomainDataset
 from unseen.graphs import StepGraphs, _identity
 
@@ -71,7 +71,7 @@ def test_a_helper_counts_by_what_it_holds() -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("method", [FedAvg(lr=0.01, batch=8), FedSB(lr=0.01, batch=8, budget=12), ELCFS(batch=8)])
+@pytest.mark.parametrize("method", [FedAvg(lr=0.01, batch=8), FedSB(lr=0.01, batch=8, budget=12)])
 def test_replaying_gives_what_running_gives(tiny: DomainDataset, method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import unseen
 

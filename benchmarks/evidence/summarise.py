@@ -39,10 +39,8 @@ def distances(runs: list[Run], baselines: list[str]) -> Iterator[str]:
     """The boundary's distance beside Dice, where there are masks: per case, like Dice, and over the cases of a domain."""
     scores: dict[str, dict[tuple[str, int], float]] = {}
     for run in runs:
-        for domain, row in run.records[-1]["target"].items():
-            if "hd95" in row:
-                name = domain if domain == run.fold else f"{run.fold} → {domain}"
-                scores.setdefault(run.name, {})[name, run.seed] = row["hd95"]
+        for domain, distance in run.cell.scores("last", "hd95").items():
+            scores.setdefault(run.name, {})[domain, run.seed] = distance
     if not scores:
         return
     domains = sorted({domain for row in scores.values() for domain, _ in row})

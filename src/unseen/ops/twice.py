@@ -147,7 +147,7 @@ class _NormGradients(Function):
         along_v, sum_vn, sum_v = _norm_gradients(v, x, w, mean, s)
         g_, gn, v_, vn = (each / samples for each in (sum_g, sum_gn, sum_v, sum_vn))
         covariance = (v * g).sum((0, 2, 3), dtype=s.dtype) / samples - v_ * g_ - vn * gn
-        of_g = s * (u - w * s * vn)  # by_x is linear in g, and so on: the factors of g, v and n in the derivative by x
+        of_g = s * (u - w * s * vn)  # the factors of g, v and n in the derivative by x
         of_v = -w * s * s * gn
         of_n = -s * (u * gn - 2 * w * s * vn * gn + w * s * covariance)
         rest = -of_g * g_ - of_v * v_

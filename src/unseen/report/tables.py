@@ -32,15 +32,16 @@ class Cell:
     def of(cls, method: str, records: Sequence[Record]) -> Cell:
         return cls(method, records[0]["fold"], records[0]["seed"], records)
 
-    def scores(self, rule: str) -> dict[str, float]:
-        """The metric on each unseen domain, in percent, at the round that the rule picks."""
+    def scores(self, rule: str, metric: str | None = None) -> dict[str, float]:
+        """The run's metric on each unseen domain, in percent, at the round that the rule picks; or another one, as it is."""
         index = RULES[rule].picks(self.records)
         if index is None:
             return {}
         record = self.records[index]
         rows: dict[str, dict[str, Any]] = record["target"]
         named = {(t if t == self.fold else f"{self.fold} → {t}"): row for t, row in rows.items()}
-        return {name: 100 * row[record["metric"]] for name, row in named.items() if record["metric"] in row}
+        key, factor = (record["metric"], 100) if metric is None else (metric, 1)
+        return {name: factor * row[key] for name, row in named.items() if key in row}
 
 
 @dataclass(frozen=True)
