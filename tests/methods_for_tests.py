@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch.nn.utils import vector_to_parameters
 
 from unseen import BadInput, Client, Cohort, Global, Memory, Method, Nothing, Payload, State, hyper, mean, on_client, state_of
 from unseen.method import Fresh
@@ -124,9 +125,8 @@ class Careless(Method[Global]):
         if self.fault == "live":
             return Model(model=dict(net.state_dict()))
         if self.fault.startswith("rebound"):
-            for p in net.parameters():
-                p.data = p.data + 1
-            live = {**net.state_dict(), **{name: p.detach() for name, p in net.named_parameters()}}
+            vector_to_parameters(torch.cat([p.detach().flatten() for p in net.parameters()]) + 1, net.parameters())
+            live = {name: p.detach() for name, p in net.named_parameters()}
             return Model(model=state_of(net) if self.fault == "rebound, copied" else live)
         if self.fault == "crash":
             raise ZeroDivisionError("in round 1")
