@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from unseen.networks.formats import fast_precision, memory_format
 from unseen.ops.lists import copy_all
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
+from unseen.streams import Ahead
 from unseen.task import Task
 
 __all__ = ["Batch", "Client", "Pool", "Precision", "Recall"]
@@ -44,6 +45,7 @@ class Pool:
         self._networks: dict[tuple[str, int], nn.Module] = {}
         self._optimizers: dict[tuple[Any, ...], Optimizer] = {}
         self.graphs = StepGraphs(device) if device.type == "cuda" else None
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # where batches are made
 
     def network(self, role: str, number: int) -> nn.Module:
         if role not in self._builders:
@@ -106,6 +108,7 @@ class Client:
         self._precision, self._augment = pool.fast_precision if precision == "auto" else precision, augment
         self._built: dict[str, int] = {}
         self._mean, self._std = (torch.tensor(t).view(1, -1, 1, 1).to(pool.device) for t in (pixels.mean, pixels.std))
+        self._ahead = Ahead(pool.stream) if pool.stream is not None else None
 
     @property
     def samples(self) -> int:
@@ -229,6 +232,11 @@ class Client:
         return torch.randperm(n, generator=self.rng) if shuffle else torch.arange(n)
 
     def _batch(self, samples: Samples, positions: Tensor, augment: bool = False) -> Batch:
+        if self._ahead is None:
+            return self._made(samples, positions, augment)
+        return self._ahead.make(partial(self._made, samples, positions, augment))
+
+    def _made(self, samples: Samples, positions: Tensor, augment: bool) -> Batch:
         images, y = self._reader.take(samples, positions)
         x = images / 255  # bytes to floats in one pass
         if augment:

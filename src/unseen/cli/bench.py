@@ -16,9 +16,11 @@ __all__ = ["bench"]
 def bench(
     file: Annotated[Path, typer.Argument(help="a TOML file: the keys of `unseen run`, and methods, targets, seeds")],
     out: Annotated[Path, typer.Option(help="folder for all runs")],
-    seeds: Annotated[str | None, typer.Option(help="narrow to these seeds: 0,1,2")] = None,
+    seeds: Annotated[str | None, typer.Option(help="these seeds in place of the file's: 0,1,2")] = None,
     row: Annotated[list[str] | None, typer.Option(help="narrow to this row of the table by its label, repeatable")] = None,
-    workers: Annotated[int | None, typer.Option(help="client tasks in parallel processes; default one per core", min=1)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="client tasks in parallel processes; default one per core, on a GPU one", min=1)
+    ] = None,
     jobs: Annotated[int, typer.Option(help="runs at the same time, each in a process of its own", min=1)] = 1,
     engine: Annotated[
         str, typer.Option(help="local, or ray: runs spread over a Ray cluster", autocompletion=among("local", "ray"))

@@ -52,7 +52,9 @@ def run(
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16, or auto: what is faster here")] = None,
     threads: Annotated[int | None, typer.Option(help="threads of one client's task")] = None,
-    workers: Annotated[int | None, typer.Option(help="client tasks in parallel processes; default one per core", min=1)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="client tasks in parallel processes; default one per core, on a GPU one", min=1)
+    ] = None,
     label: Annotated[str | None, typer.Option(help="name in tables")] = None,
     track: Annotated[
         list[str] | None,
