@@ -95,7 +95,9 @@ def main() -> None:
     parser.add_argument("--to", type=Path, required=True, help="folder for the two files")
     given = parser.parse_args()
     runs = collect(given.runs).finished
-    lines = [f"# {given.runs.name}", f"`unseen bench benchmarks/evidence/{given.runs.name}.toml`: {len(runs)} runs.", ""]
+    seeds = ", ".join(str(seed) for seed in sorted({run.seed for run in runs}))
+    told = f"`unseen bench benchmarks/evidence/{given.runs.name}.toml`: {len(runs)} runs, seeds {seeds}."
+    lines = [f"# {given.runs.name}", told, ""]
     benchmark = Path(__file__).with_name(f"{given.runs.name}.toml")
     lines += [*about(benchmark), ""] if benchmark.is_file() else []
     for rule in RULES:

@@ -108,6 +108,7 @@ class Client:
         self._precision, self._augment = pool.fast_precision if precision == "auto" else precision, augment
         self._built: dict[str, int] = {}
         self._mean, self._std = (torch.tensor(t).view(1, -1, 1, 1).to(pool.device) for t in (pixels.mean, pixels.std))
+        self._format = pool.batch_format  # asked for here: it may build the network, which must not happen on the batches' stream
         self._ahead = Ahead(pool.stream) if pool.stream is not None else None
 
     @property
@@ -241,7 +242,7 @@ class Client:
         x = images / 255  # bytes to floats in one pass
         if augment:
             x, y = self._augment(x, y, self.rng)
-        return (x - self._mean).div_(self._std).contiguous(memory_format=self._pool.batch_format), y
+        return (x - self._mean).div_(self._std).contiguous(memory_format=self._format), y
 
 
 def _load(net: nn.Module, state: State) -> None:
