@@ -7,7 +7,9 @@ import errno
 import json
 import subprocess
 import sys
+import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from unseen.benchmark import BenchmarkCell, read_benchmark, run_benchmark
 from unseen.cli import app
 from unseen.errors import BadInput
 from unseen.experiment import Experiment
+from unseen.frames import start_process, write_frame
 from unseen.methods import FedAvg
 from unseen.parallel import cluster, processes
 from unseen.parallel.cluster import files_in, run_elsewhere, write_files
@@ -97,6 +100,22 @@ def test_a_killed_process_costs_its_cell_alone(
     same(cells[1:], one_after_another, tmp_path)
     assert in_processes(cells, tmp_path, 1, Silent()) == {}, "the same command again goes on"
     same(cells, one_after_another, tmp_path)
+
+
+def test_a_killed_command_takes_its_runs_with_it(cells: list[BenchmarkCell], tmp_path: Path) -> None:
+    process = start_process("unseen.parallel.cell", threads=1)
+    assert process.stdin is not None and process.stdout is not None
+    endless = replace(cells[0].experiment, rounds=1_000_000)
+    write_frame(process.stdin, {"experiment": endless.description(), "folder": str(tmp_path / "run")})
+    while not (tmp_path / "run" / "records.jsonl").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.stdin.close()  # as the system does for a process that is gone
+    try:
+        assert process.wait(timeout=30) == 1
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
 def test_data_of_this_process_alone_cannot_be_given_to_another(tiny: object, tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """One cell of a benchmark in a process of its own: `python -m unseen.parallel.cell` reads cells and writes how each ended.
 
-On its standard streams as framed messages, one cell after another, until its input ends. Nothing is pickled.
+On its standard streams as framed messages, one cell after another, until its input ends; then it ends too, in the middle of a cell if
+need be. Nothing is pickled.
 """
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from unseen.errors import BadInput, ClientFailed, NoReplies
@@ -34,8 +38,18 @@ def run_cell(description: Mapping[str, Any], folder: Path) -> str:
     return ""
 
 
+def end_with(pipe: int) -> None:
+    """A command that was killed takes its runs with it: they are whole on disk at any moment, and their folders and GPU are free again."""
+    ended = select.poll()
+    ended.register(pipe, 0)  # nothing to read is waited for, only the end
+    ended.poll()
+    os._exit(1)
+
+
 def main() -> None:
     answers = answer_stream()
+    if hasattr(select, "poll"):  # not on every platform
+        Thread(target=end_with, args=(sys.stdin.fileno(),), daemon=True).start()
     while True:
         try:
             header, _ = read_frame(sys.stdin.buffer)
