@@ -111,6 +111,7 @@ def test_a_killed_command_takes_its_runs_with_it(cells: list[BenchmarkCell], tmp
         time.sleep(0.05)
     process.stdin.close()  # as the system does for a process that is gone
     try:
+        assert (tmp_path / "run" / "records.jsonl").exists(), "it ended by itself"
         assert process.wait(timeout=30) == 1
     finally:
         process.kill()

@@ -1,8 +1,10 @@
-"""Batches made beside the steps before them, where there is a GPU: they are the same, and few of them wait at a time."""
+"""Batches made beside the steps before them: where there is a GPU, they are the same; anywhere, few of them wait at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from unseen.streams import Ahead
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
 BATCHES, ROWS, NUMBERS = 40, 64, 2**14
 SLOW = 5_000_000  # cycles: milliseconds, in which dozens of batches could be made
@@ -49,16 +51,36 @@ def what_steps_see(data: Tensor, make: Make, slow_batch: int = 0, slow_step: int
     return seen
 
 
+@needs_gpu
 @pytest.mark.parametrize("slow", ["slow_batch", "slow_step"])
 def test_steps_see_what_they_would_see_on_one_stream(data: Tensor, stream: torch.cuda.Stream, slow: str) -> None:
     expected = what_steps_see(data, lambda batch: batch())
     assert torch.equal(what_steps_see(data, Ahead(stream).make, **{slow: SLOW}), expected)
 
 
-def test_few_batches_wait_for_their_steps(data: Tensor, stream: torch.cuda.Stream) -> None:
-    torch.cuda.synchronize()
-    torch.empty(1, device="cuda")  # what waited before counts as free from now on
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_stats()["active_bytes.all.current"]
-    what_steps_see(data, Ahead(stream).make, slow_step=SLOW)
-    assert torch.cuda.memory_stats()["active_bytes.all.peak"] - before < 10 * data[0].nbytes  # let go of, but not free yet, counts
+class Steps:
+    """Stands for CUDA's streams and events, and notes which of the places marked on the current stream the program has waited for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.marks: list[SimpleNamespace] = []
+        self.waited: list[int] = []
+        self.device = torch.device("cuda")
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
+        monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+        monkeypatch.setattr(torch.cuda, "Event", lambda blocking: SimpleNamespace(synchronize=lambda: None))
+
+    def record_event(self, event: SimpleNamespace) -> None:
+        number = len(self.marks)
+        self.marks.append(event)
+        event.synchronize = lambda: self.waited.append(number)
+
+    def wait_stream(self, other: object) -> None:
+        assert other is self
+
+
+def test_the_program_runs_three_steps_ahead_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(monkeypatch)
+    ahead, freed_later = Ahead(steps), SimpleNamespace(record_stream=lambda stream: None)
+    for number in range(8):
+        ahead.make(lambda: (freed_later, freed_later))  # type: ignore[arg-type, return-value]
+        assert steps.waited == list(range(number - 2)), "before a batch is made, the steps up to the third last batch are done"
