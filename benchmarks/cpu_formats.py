@@ -4,7 +4,7 @@
 
 The four forms of a step alternate in one process and the fastest of several counts, so that whatever else the machine does falls on
 all alike. With one thread the processor's own time is taken, which other programs hardly touch; with more, the wall clock's. The last
-column is what the rule in `unseen.networks.formats` chooses, and what it loses where that is not the faster form.
+column is what the rule in `unseen.device.formats` chooses, and what it loses where that is not the faster form.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 from unseen import Classification, Segmentation
+from unseen.device.formats import fast_precision, memory_format
 from unseen.networks import build_network
-from unseen.networks.formats import fast_precision, memory_format
 
 CASES = (  # network, batch, image side
     ("resnet18", 16, 64),

@@ -21,9 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from loopback import Loopback, command, same
-from unseen.engines.flower.link import FlowerPost
-from unseen.federation.folder import Federation, read_federation
-from unseen.federation.letters import Letter, seal
+from unseen.federation.flower.link import FlowerCarrier
+from unseen.federation.kits import Federation, read_federation
+from unseen.federation.messages import Message, sign
 
 SITES = ("plain", "textured", "inverted")
 TARGET = "outline"
@@ -36,39 +36,39 @@ PROCESSES = {
 }
 
 
-def memory(town: Loopback) -> dict[str, tuple[int, int]]:
+def memory(federation: Loopback) -> dict[str, tuple[int, int]]:
     """Megabytes of each kind of process: now, and at its peak."""
     found = {}
     for kind, (name, child) in PROCESSES.items():
-        pid = town.child(name, child) if child else town.processes[name].pid
+        pid = federation.child(name, child) if child else federation.processes[name].pid
         lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         found[kind] = (int(lines["VmRSS"].split()[0]) // 1024, int(lines["VmHWM"].split()[0]) // 1024)
     return found
 
 
-def ask(federation: Federation, post: FlowerPost) -> float:
+def ask(federation: Federation, carrier: FlowerCarrier) -> float:
     """Seconds of an exchange without work."""
-    letters = {}
+    messages = {}
     for site in SITES:
         header = {"federation": federation.id, "to": site, "nonce": secrets.token_hex(16), "run": "", "task": "hello"}
-        letters[site] = seal(Letter({**header, "seed": 0, "validation": 0.1}), federation.signing, "question")
+        messages[site] = sign(Message({**header, "seed": 0, "validation": 0.1}), federation.signing, "question")
     began = time.perf_counter()
-    for site, answer in post.exchange(letters, 300.0):
+    for site, answer in carrier.exchange(messages, 300.0):
         if isinstance(answer, str):
             raise SystemExit(f"{site}: {answer}")
     return time.perf_counter() - began
 
 
-def empty_exchanges(town: Loopback, number: int) -> None:
-    federation = read_federation(town.path)
-    post = FlowerPost(federation)
+def empty_exchanges(federation: Loopback, number: int) -> None:
+    federation = read_federation(federation.path)
+    carrier = FlowerCarrier(federation)
     try:
         began = time.perf_counter()
-        ask(federation, post)
+        ask(federation, carrier)
         print(f"until all three answered: {time.perf_counter() - began:.1f} s after their commands; load average {os.getloadavg()[0]:.1f}")
-        seconds = [ask(federation, post) for _ in range(number)]
+        seconds = [ask(federation, carrier) for _ in range(number)]
     finally:
-        post.close()
+        carrier.close()
     print(f"an empty exchange with three sites: median {statistics.median(seconds):.2f} s, from {min(seconds):.2f} to {max(seconds):.2f}")
 
 
@@ -81,12 +81,12 @@ def drive(*arguments: object) -> int:
     return usage.ru_maxrss // 1024
 
 
-def large_rounds(town: Loopback, rounds: int, width: int) -> None:
+def large_rounds(federation: Loopback, rounds: int, width: int) -> None:
     own = ["--method", "fedsb", "--set", "budget=1", "--set", "batch=4", "--data", "styled-digits", "--target", TARGET, "--device", "cpu"]
     own += ["--network", f"small_cnn:width={width}", "--rounds", str(rounds), "-q"]
-    here, there = town.folder / "here", town.folder / "there"
+    here, there = federation.folder / "here", federation.folder / "there"
     peak_here = drive(*own, "--workers", 1, "--out", here)
-    peak_there = drive(*own, "--minimum-clients", 3, "--out", there, *town.between)
+    peak_there = drive(*own, "--minimum-clients", 3, "--out", there, *federation.between)
     size = (there / "model.safetensors").stat().st_size / 1e6
     print(f"a network of {size:.0f} MB, {rounds} rounds of FedSB; the same bits as in one process: {same(here, there)}")
     for what, ways in (("train", "down to and up from three sites"), ("score", "down to three sites and the target")):
@@ -113,18 +113,18 @@ def main() -> None:
     options = parser.parse_args()
     print(f"$ python benchmarks/flower.py {' '.join(sys.argv[1:])}".rstrip())
     with tempfile.TemporaryDirectory() as folder:
-        town = Loopback(Path(folder), (*SITES, TARGET))
-        town.serve()
+        federation = Loopback(Path(folder), (*SITES, TARGET))
+        federation.serve()
         for site in SITES:
-            town.join(site, "--data", "styled-digits", "--domain", site)
+            federation.join(site, "--data", "styled-digits", "--domain", site)
         try:
-            empty_exchanges(town, options.exchanges)
-            at_rest = memory(town)
-            town.join(TARGET, "--data", "styled-digits", "--domain", TARGET, "--evaluate-only")
-            large_rounds(town, options.rounds, options.width)
-            peaks = memory(town)
+            empty_exchanges(federation, options.exchanges)
+            at_rest = memory(federation)
+            federation.join(TARGET, "--data", "styled-digits", "--domain", TARGET, "--evaluate-only")
+            large_rounds(federation, options.rounds, options.width)
+            peaks = memory(federation)
         finally:
-            town.stop()
+            federation.stop()
     for kind, (now, _) in at_rest.items():
         print(f"  {kind}: {now} MB at rest, {peaks[kind][1]} MB at its peak")
     site = sum(now for kind, (now, _) in at_rest.items() if kind.startswith("site"))

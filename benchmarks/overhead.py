@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 
 from unseen import Experiment, FedAvg
-from unseen.codec import State
 from unseen.engines.local import LocalEngine
 from unseen.randomness import generator
+from unseen.state import State
 from unseen.world import World, build_world
 
 ROUNDS = 15

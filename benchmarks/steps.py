@@ -26,7 +26,7 @@ from unseen.engines.local import LocalEngine
 from unseen.engines.tasks import Place
 from unseen.methods import ELCFS, FedADG, FedDAG, FedGCA, FedSB
 from unseen.networks import ImageGenerator, build_network
-from unseen.ops.fourier import low_amplitudes, restyle
+from unseen.ops.fourier import low_amplitudes, restyle_amplitudes
 from unseen.parts.aggregation import Uniform
 from unseen.world import build_world
 
@@ -120,7 +120,7 @@ def restyling(side: int = 384, batch: int = 16) -> None:
     began = time.perf_counter()
     step()
     of_step = time.perf_counter() - began
-    (of_restyling,) = fastest(lambda: restyle(x, others, lam, 0.01))
+    (of_restyling,) = fastest(lambda: restyle_amplitudes(x, others, lam, 0.01))
     report(f"ELCFS: restyling {batch} images at {side} px against the U-Net's step", of_restyling / of_step, 1 / 3)
 
 

@@ -1,4 +1,4 @@
-"""A whole federation in one process: the real engine, letters and desks, with a post that carries by hand."""
+"""A whole federation in one process: the real engine, messages and responders, with a carrier that carries by hand."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 from unseen import Experiment
 from unseen.data.domain import Domain, DomainDataset
-from unseen.federation.desk import Desk
-from unseen.federation.engine import FederatedRun, Terms, federate
-from unseen.federation.folder import Federation, init, open_kit
-from unseen.federation.letters import Sealed
-from unseen.federation.policy import Policy
+from unseen.federation.kits import Federation, init, open_kit
+from unseen.federation.messages import SignedMessage
+from unseen.federation.server.engine import FederatedRun, Terms, federate
+from unseen.federation.site.policy import Policy
+from unseen.federation.site.responder import Responder
 
-Tamper = Callable[[str, Sealed], Sealed | str]
+Tamper = Callable[[str, SignedMessage], SignedMessage | str]
 EVERYTHING = Policy(kinds=("model", "spectrum", "score", "statistic", "count"), fields_that_grow=True)
 
 
@@ -24,35 +24,35 @@ def alone(dataset: DomainDataset, name: str) -> DomainDataset:
     return DomainDataset(f"site {name}", dataset.task, (own,), dataset.pixels, dataset.network, dataset.augment)
 
 
-class HandPost:
-    """Brings letters to desks in this process; `tamper` may change an answer on its way, or lose it by returning a reason."""
+class HandCarrier:
+    """Brings messages to responders in this process; `tamper` may change an answer on its way, or lose it by returning a reason."""
 
-    def __init__(self, desks: Mapping[str, Desk], tamper: Tamper = lambda client, sealed: sealed) -> None:
-        self.desks, self.tamper = dict(desks), tamper
-        self.carried: list[tuple[str, Sealed, Sealed]] = []
+    def __init__(self, responders: Mapping[str, Responder], tamper: Tamper = lambda client, signed: signed) -> None:
+        self.responders, self.tamper = dict(responders), tamper
+        self.carried: list[tuple[str, SignedMessage, SignedMessage]] = []
 
-    def exchange(self, letters: Mapping[str, Sealed], seconds: float) -> Iterator[tuple[str, Sealed | str]]:
-        for client, letter in reversed(letters.items()):  # answers come in any order
-            answer = self.desks[client].answer(letter)
-            self.carried.append((client, letter, answer))
+    def exchange(self, messages: Mapping[str, SignedMessage], seconds: float) -> Iterator[tuple[str, SignedMessage | str]]:
+        for client, message in reversed(messages.items()):  # answers come in any order
+            answer = self.responders[client].answer(message)
+            self.carried.append((client, message, answer))
             yield client, self.tamper(client, answer)
 
 
-class Town:
+class FederationInMemory:
     """A federation over the domains of a data set; the target, if any, only evaluates."""
 
     def __init__(self, folder: Path, dataset: DomainDataset, target: str | None, policies: Mapping[str, Policy] | None = None) -> None:
         self.folder, self.dataset, self.target = folder, dataset, target
         self.federation: Federation = init(folder / "server", "localhost", list(dataset.names))
         self.policies = policies or {}
-        self.post = HandPost({name: self.desk(name) for name in dataset.names})
+        self.carrier = HandCarrier({name: self.responder(name) for name in dataset.names})
 
-    def desk(self, name: str) -> Desk:
+    def responder(self, name: str) -> Responder:
         site = self.folder / name
         kit = open_kit(self.federation.path / "kits" / f"{name}.kit", site)
         policy = self.policies.get(name, EVERYTHING)
-        return Desk(kit, alone(self.dataset, name), policy, site, evaluates=name == self.target, device="cpu")
+        return Responder(kit, alone(self.dataset, name), policy, site, evaluates=name == self.target, device="cpu")
 
     def federate(self, experiment: Experiment, terms: Terms | None = None) -> FederatedRun:
         self.said: list[str] = []
-        return federate(experiment, self.federation, self.post, terms or Terms(), self.said.append)
+        return federate(experiment, self.federation, self.carrier, terms or Terms(), self.said.append)

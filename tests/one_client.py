@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unseen.client import Client, Pool
 from unseen.data.augment import RECIPES
 from unseen.data.domain import UNIT, Domain, Holding, Samples
-from unseen.data.resident import Reader
+from unseen.device.resident import SampleReader
 from unseen.method import Refused, Replies
 from unseen.networks.base import Outputs, TaskNet
 from unseen.task import Classification
@@ -55,7 +55,7 @@ def client_of(
         holding=holding,
         task=task,
         pool=pool,
-        reader=Reader((domain,), torch.device("cpu")),
+        reader=SampleReader((domain,), torch.device("cpu")),
         rng=torch.Generator().manual_seed(0),
         pixels=UNIT,
         augment=RECIPES["none"],

@@ -6,20 +6,20 @@ import json
 import sys
 from pathlib import Path
 
-from unseen.engines.flower.node import Node
-from unseen.federation.folder import open_kit
-from unseen.federation.join import Site, Worker
-from unseen.federation.letters import Sealed
+from unseen.federation.flower.node import Node
+from unseen.federation.kits import open_kit
+from unseen.federation.messages import SignedMessage
+from unseen.federation.site.join import Site, Worker
 
 
 def main() -> None:
     site = Site(**json.loads(sys.argv[1]))
-    worker, first = Worker(site), list[Sealed]()
+    worker, first = Worker(site), list[SignedMessage]()
 
-    def answer(letter: Sealed) -> Sealed:
+    def answer(message: SignedMessage) -> SignedMessage:
         if not first:
-            reply = worker.answer(letter)
-            if json.loads(letter.header)["task"] == "train":
+            reply = worker.answer(message)
+            if json.loads(message.header)["task"] == "train":
                 first.append(reply)
             return reply
         return first[0]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from unseen.client import Client, Pool
 from unseen.data.augment import RECIPES
 from unseen.data.domain import UNIT, Domain, Holding, Pixels, Samples
-from unseen.data.resident import Reader
-from unseen.method import state_of
+from unseen.device.resident import SampleReader
 from unseen.networks import build_network
 from unseen.payload import Memory, Nothing, State
+from unseen.state import state_of
 from unseen.task import Classification
 
 
@@ -32,7 +32,7 @@ def numbered(train: int, validation: int = 4, pixels: Pixels = UNIT, parts: int 
     holding = Holding("me", "d0", Samples(tuple((d, first) for d in domains)), Samples(tuple((d, rest) for d in domains)))
     pool = Pool({"task": lambda: build_network("small_cnn:width=2", outputs=3, channels=3, size=(8, 8))}, torch.device("cpu"))
     rng = torch.Generator().manual_seed(seed)
-    reader = Reader(tuple(domains), torch.device("cpu"))
+    reader = SampleReader(tuple(domains), torch.device("cpu"))
     return Client(holding, Classification(("a", "b", "c")), pool, reader, rng, pixels, RECIPES["none"])
 
 

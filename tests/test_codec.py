@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unseen.codec import CodecError, State, conform, decode, encode, notes_in, refuse_unstorable, same_bits, tensors_in
+from unseen.codec import CodecError, conform, decode, encode, notes_in, refuse_unstorable, tensors_in
+from unseen.state import State, same_bits
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
 

@@ -10,10 +10,11 @@ import torch
 
 from tiny_settings import SETTINGS
 from unseen import Experiment
-from unseen.codec import same_bits
 from unseen.data.domain import DomainDataset
 from unseen.methods import METHODS
-from unseen.training import Result, Silent, train
+from unseen.runs.watch import Silent
+from unseen.state import same_bits
+from unseen.training import Result, train
 
 
 def test_every_method_has_tiny_settings() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from unseen.benchmark import BenchmarkCell, read_benchmark
-from unseen.data.registry import DATASETS
+from unseen.bench.plan import BenchmarkCell, read_benchmark
+from unseen.data.sets.registry import DATASETS
 from unseen.networks import build_network
 
 FILES = sorted((Path(__file__).parents[1] / "experiments").glob("*.toml"))

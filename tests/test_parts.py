@@ -10,7 +10,6 @@ import torch.nn.functional as F
 
 from tiny_settings import SETTINGS
 from unseen import BadInput, Experiment, FedAvg, FedSB
-from unseen.codec import same_bits
 from unseen.data.domain import DomainDataset
 from unseen.experiment import departures, read_experiment
 from unseen.methods import METHODS
@@ -18,9 +17,11 @@ from unseen.parts import PARTS, parts_of
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.sam import SAM
 from unseen.parts.views import RandConv, predictions, repeat_labels, task_loss, views_of
+from unseen.runs.watch import Silent
 from unseen.settings import part
+from unseen.state import same_bits
 from unseen.task import Classification, Segmentation
-from unseen.training import Silent, train
+from unseen.training import train
 from unseen.world import build_world
 
 

@@ -15,7 +15,7 @@ from unseen.cli import app
 from unseen.cli.speed import _SHORT, _outside_options
 from unseen.errors import BadInput
 from unseen.networks import build_network
-from unseen.speed import PHASES, Measured, Plan, measure
+from unseen.speed import PHASES, Measured, SpeedPlan, measure
 from unseen.speed.bare import Bare
 from unseen.speed.measuring import _cases, fastest
 from unseen.speed.split import Split
@@ -106,7 +106,7 @@ def test_made_up_data_have_whole_batches() -> None:
 
 def test_the_bare_step_trains() -> None:
     """It must not be fast because it does less: each step moves the weights, and the loss on its one batch falls."""
-    case = _cases(Plan(methods=("fedavg",), **TINY), print)[0]
+    case = _cases(SpeedPlan(methods=("fedavg",), **TINY), print)[0]
     bare = Bare(case.world, batch=4)
 
     def loss() -> float:
@@ -124,7 +124,7 @@ def test_the_bare_step_trains() -> None:
 def test_every_method_is_measured() -> None:
     from unseen.methods import METHODS
 
-    rows = {case.method: row for _, case, row in measure(Plan(**TINY))}
+    rows = {case.method: row for _, case, row in measure(SpeedPlan(**TINY))}
     assert list(rows) == list(METHODS)
     for name, row in rows.items():
         assert set(row.seconds) == set(PHASES) and all(row.seconds[p] > 0 for p in PHASES), name
@@ -141,18 +141,18 @@ def test_every_method_is_measured() -> None:
 
 def test_the_threads_are_given_back() -> None:
     torch.set_num_threads(2)
-    for _ in measure(Plan(methods=("fedavg",), threads=1, **TINY)):
+    for _ in measure(SpeedPlan(methods=("fedavg",), threads=1, **TINY)):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
 
 
 def test_of_all_methods_those_that_fit() -> None:
     told: list[str] = []
-    rows = [case.method for _, case, _ in measure(Plan(**{**TINY, "networks": ("unet:width=2,depth=3",), "size": 16}), told.append)]
+    rows = [case.method for _, case, _ in measure(SpeedPlan(**{**TINY, "networks": ("unet:width=2,depth=3",), "size": 16}), told.append)]
     assert "fedavg" in rows and "elcfs" in rows and "feddag" not in rows
     assert any("feddag" in line and "classification" in line for line in told)
     with pytest.raises(BadInput, match="classification"):
-        list(measure(Plan(methods=("feddag",), **{**TINY, "networks": ("unet:width=2,depth=3",), "size": 16})))
+        list(measure(SpeedPlan(methods=("feddag",), **{**TINY, "networks": ("unet:width=2,depth=3",), "size": 16})))
 
 
 @pytest.mark.parametrize(

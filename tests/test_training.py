@@ -17,8 +17,9 @@ import unseen
 from unseen import Experiment, FedAvg, FedSB
 from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput
-from unseen.report.select import RULES
-from unseen.training import Result, Silent, train
+from unseen.runs.selection import RULES
+from unseen.runs.watch import Silent
+from unseen.training import Result, train
 from unseen.world import World
 
 FILES = ("records.jsonl", "model.safetensors", "best.safetensors", "run.json")
@@ -208,9 +209,9 @@ def test_two_processes_cannot_share_a_folder(tiny: DomainDataset, tmp_path: Path
 def test_a_full_disk_leaves_a_run_that_can_go_on(
     tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]
 ) -> None:
-    import unseen.folder
+    import unseen.runs.folder
 
-    real, calls = unseen.folder._append, [0]
+    real, calls = unseen.runs.folder._append, [0]
 
     def full(file: Path, line: bytes) -> None:
         calls[0] += 1
@@ -221,7 +222,7 @@ def test_a_full_disk_leaves_a_run_that_can_go_on(
         real(file, line)
 
     with monkeypatch.context() as patch:
-        patch.setattr(unseen.folder, "_append", full)
+        patch.setattr(unseen.runs.folder, "_append", full)
         with pytest.raises(OSError, match="No space"):
             go(tiny, tmp_path / "run")
     go(tiny, tmp_path / "run", resume=True)

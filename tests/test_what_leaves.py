@@ -13,7 +13,8 @@ from torch import Tensor
 from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import Domain, DomainDataset
-from unseen.training import Silent, train
+from unseen.runs.watch import Silent
+from unseen.training import train
 from unseen.world import World
 
 LEAVES = {

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import fmean
 
 from unseen.report.collect import Run, collect
-from unseen.report.select import source_score
 from unseen.report.statistics import Scores, compare, scores_by_method
 from unseen.report.tables import Stat, comparison, to_markdown
+from unseen.runs.selection import source_score
 
 RULES = ("last", "source", "oracle")
 

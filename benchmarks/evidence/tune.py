@@ -17,11 +17,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from unseen.benchmark import read_benchmark, write_plan
-from unseen.parallel.processes import in_processes
+from unseen.bench.jobs import in_processes
+from unseen.bench.plan import read_benchmark, write_plan
 from unseen.report.collect import collect
-from unseen.report.select import source_score
-from unseen.training import Silent
+from unseen.runs.selection import source_score
+from unseen.runs.watch import Silent
 
 DIVERGED = "nothing to average"  # what a run says that ended since no client gave finite weights: its rate is no good
 OF_THE_PLAN = ("rates", "rate_fields", "rate_of")

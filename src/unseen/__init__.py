@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from unseen.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from unseen.client import Client as Client
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from unseen.method import Global as Global
     from unseen.method import Method as Method
     from unseen.method import on_client as on_client
-    from unseen.method import state_of as state_of
     from unseen.methods import ELCFS as ELCFS
     from unseen.methods import FedADG as FedADG
     from unseen.methods import FedAvg as FedAvg
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from unseen.payload import State as State
     from unseen.payload import carries as carries
     from unseen.settings import hyper as hyper
+    from unseen.state import state_of as state_of
     from unseen.task import Classification as Classification
     from unseen.task import Segmentation as Segmentation
     from unseen.training import Result as Result
@@ -45,12 +45,13 @@ _HOMES = {
     "unseen.data.domain": ("Domain", "DomainDataset"),
     "unseen.errors": ("BadInput",),
     "unseen.experiment": ("Experiment",),
-    "unseen.method": ("Cohort", "Global", "Method", "on_client", "state_of"),
+    "unseen.method": ("Cohort", "Global", "Method", "on_client"),
     "unseen.methods": ("ELCFS", "FedADG", "FedAvg", "FedDAG", "FedDyn", "FedGCA", "FedProx", "FedSAM", "FedSB"),
     "unseen.ops.averaging": ("mean",),
     "unseen.payload": ("Memory", "Nothing", "Payload", "State", "carries"),
     "unseen.training": ("Result", "run"),
     "unseen.settings": ("hyper",),
+    "unseen.state": ("state_of",),
     "unseen.task": ("Classification", "Segmentation"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -12,16 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unseen.codec import State
 from unseen.data.augment import Augment
 from unseen.data.domain import Holding, Pixels, Samples
-from unseen.data.resident import Reader
-from unseen.graphs import StepGraphs
-from unseen.networks.formats import fast_precision, memory_format
-from unseen.ops.lists import copy_all
+from unseen.device.formats import fast_precision, memory_format
+from unseen.device.graphs import StepGraphs
+from unseen.device.resident import SampleReader
+from unseen.device.streams import Ahead
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
-from unseen.streams import Ahead
+from unseen.state import State, copy_all
 from unseen.task import Task
 
 __all__ = ["Batch", "Client", "Pool", "Precision", "Recall"]
@@ -95,7 +94,7 @@ class Client:
         holding: Holding,
         task: Task,
         pool: Pool,
-        reader: Reader,
+        reader: SampleReader,
         rng: torch.Generator,
         pixels: Pixels,
         augment: Augment,
@@ -128,6 +127,11 @@ class Client:
     def optimizer(self, kind: type[Optimizer], net: nn.Module | Sequence[nn.Module], **settings: Any) -> Any:
         """A fresh optimiser of that kind over the parameters of one network or several."""
         return self._pool.optimizer(kind, [net] if isinstance(net, nn.Module) else list(net), settings)
+
+    @property
+    def recorded_as(self) -> Task:
+        """What a recorded step depends on in its client."""
+        return self.task
 
     def step(self, fn: Step) -> Step:
         """A training step in the experiment's precision: as it is on a CPU, recorded and replayed on a GPU.

@@ -15,13 +15,13 @@ import weakref
 from typing import Any, TypeVar
 
 import safetensors.torch
-import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from unseen.state import State
+
 __all__ = ["CodecError", "State", "conform", "decode", "encode", "hints_of", "refuse_unstorable", "tensors_in"]
 
-State = dict[str, Tensor]
 T = TypeVar("T")
 _SCALARS = (bool, int, float, str)
 _STRUCTURE = "structure"
@@ -180,17 +180,6 @@ def notes_in(data: bytes) -> dict[str, str]:
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     return dict(header.get("__metadata__", {}))
-
-
-def same_bits(a: State, b: State) -> bool:
-    """Whether two states have the same names, types, shapes and bits (NaN equals NaN)."""
-    return a.keys() == b.keys() and all(
-        a[k].dtype == b[k].dtype and a[k].shape == b[k].shape and torch.equal(_bits(a[k]), _bits(b[k])) for k in a
-    )
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 @functools.lru_cache(256)  # asked for every tensor of a model

@@ -8,33 +8,29 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from torch import nn
 
-from unseen.codec import State, refuse_unstorable
-from unseen.ops.lists import copied
+from unseen.client import Client
+from unseen.codec import refuse_unstorable
 from unseen.payload import Payload
 from unseen.settings import Configured
+from unseen.state import State
 
-if TYPE_CHECKING:
-    from unseen.client import Client
-
-__all__ = ["Cohort", "Fresh", "Global", "Method", "Refused", "Replies", "Shapes", "Surroundings", "on_client", "state_of", "task_types"]
+__all__ = ["Cohort", "Fresh", "Global", "Method", "Refused", "Replies", "Shapes", "Surroundings", "on_client", "task_types"]
 
 D = TypeVar("D", bound=Payload)
 U = TypeVar("U", bound=Payload)
 S = TypeVar("S")
 Owner = TypeVar("Owner")
 Fresh = Callable[[str], State]
-Task = Callable[[D, "Client"], U]
+Task = Callable[[D, Client], U]
 
 
 def on_client(task: Callable[[Owner, D, Client], U]) -> Callable[[Owner, D, Client], U]:
     """Mark a method as the client's half. What it takes and returns is read from its signature, and must be a Payload."""
-    from unseen.client import Client
-
-    hints = typing.get_type_hints(task, localns={"Client": Client})
+    hints = typing.get_type_hints(task)
     down, up = hints.get([*inspect.signature(task).parameters][1]), hints.get("return")
     for side, kind in (("takes", down), ("returns", up)):
         if not (isinstance(kind, type) and issubclass(kind, Payload)):
@@ -179,8 +175,3 @@ class Global:
     """The server's state in methods that keep the model and nothing else."""
 
     model: State
-
-
-def state_of(net: nn.Module) -> State:
-    """Weights and buffers, copied: later steps of the network do not change them."""
-    return copied(net.state_dict())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
-from unseen.codec import State
+from unseen.state import State
 
 __all__ = ["moments_of", "restore_moments"]
 

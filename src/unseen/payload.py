@@ -14,8 +14,9 @@ from typing import Any, Literal, Self, cast, dataclass_transform, get_args
 import torch
 from torch import Tensor
 
-from unseen.codec import State, _optional, conform, decode, encode, hints_of, tensors_in
+from unseen.codec import _optional, conform, decode, encode, hints_of, tensors_in
 from unseen.errors import RefusedReply
+from unseen.state import State
 
 __all__ = ["Carried", "Kind", "Memory", "Nothing", "Payload", "State", "carried", "carries", "refuse_unusable"]
 

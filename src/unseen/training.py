@@ -14,37 +14,29 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-import unseen
-from unseen.codec import State
-from unseen.data.check import check
+from unseen.data.checks.check import check
 from unseen.data.domain import DomainDataset, Holding
-from unseen.data.partition import fingerprint
+from unseen.data.partition.partitions import partition_hash
 from unseen.engines.engine import Engine, Memories
 from unseen.engines.local import LocalEngine
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, NoReplies
 from unseen.experiment import Experiment, departures
-from unseen.folder import Checkpoint, RunFolder
 from unseen.method import Method
 from unseen.methods import method_class
 from unseen.networks.base import TaskNet
-from unseen.report.record import Record, make_record, read_records
-from unseen.report.select import better, source_score
+from unseen.report.tables import Cell, comparison, to_markdown
+from unseen.runs.folder import Checkpoint, RunFolder
+from unseen.runs.record import Record, make_record, read_records
+from unseen.runs.selection import better, source_score
+from unseen.runs.watch import Silent, Watch
 from unseen.scoring import Model
+from unseen.state import State
 from unseen.task import Classification, Task
+from unseen.version import __version__
 from unseen.world import World, build_world
 
-__all__ = ["Elsewhere", "Result", "Silent", "Watch", "run", "train"]
-
-
-class Watch(Protocol):
-    """Somebody who looks on while a run goes."""
-
-    def begin(self, world: World, done: int) -> None: ...
-
-    def round(self, record: Record, seconds: float) -> None: ...
-
-    def say(self, message: str) -> None: ...
+__all__ = ["Elsewhere", "Result", "run", "train"]
 
 
 class Elsewhere(Protocol):
@@ -54,16 +46,6 @@ class Elsewhere(Protocol):
     def world(self) -> World: ...
 
     def engine(self, run: Path) -> Engine: ...
-
-
-class Silent:
-    """Nobody looks on."""
-
-    def begin(self, world: World, done: int) -> None: ...
-
-    def round(self, record: Record, seconds: float) -> None: ...
-
-    def say(self, message: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -84,8 +66,6 @@ class Result:
 
     def table(self, rule: str = "last") -> str:
         """The run as a Markdown table."""
-        from unseen.report.tables import Cell, comparison, to_markdown
-
         return to_markdown(comparison([Cell.of(self.world.experiment.name, self.records)], rule))
 
 
@@ -234,7 +214,7 @@ def describe(world: World, between_sites: bool = False) -> dict[str, Any]:
         "metric": dataset.task.metric,
         "experiment": experiment.description(),
         "departures": departures(experiment, dataset),
-        "partition": fingerprint(list(world.holdings.values())),
+        "partition": partition_hash(list(world.holdings.values())),
         "between_sites": between_sites,
         "clients": {name: _held(holding, dataset.task, between_sites) for name, holding in sorted(world.holdings.items())},
         "model": {  # enough to load it where the data are not at hand
@@ -246,7 +226,7 @@ def describe(world: World, between_sites: bool = False) -> dict[str, Any]:
             "std": list(dataset.pixels.std),
         },
         "versions": {
-            "unseen": unseen.__version__,
+            "unseen": __version__,
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": np.__version__,

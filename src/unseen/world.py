@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from unseen.codec import State
 from unseen.data import load
 from unseen.data.augment import RECIPES, Augment
 from unseen.data.domain import Domain, DomainDataset, Fold, Holding, Samples
-from unseen.data.partition import by_name
-from unseen.data.protocol import choose_fold
+from unseen.data.partition.partitions import by_name
+from unseen.data.partition.protocol import choose_fold
 from unseen.errors import BadInput, choose
 from unseen.experiment import Experiment
-from unseen.method import Shapes, Surroundings, state_of
+from unseen.method import Shapes, Surroundings
 from unseen.networks import build_network
 from unseen.networks.base import TaskNet
 from unseen.randomness import seeded_block
+from unseen.state import State, state_of
 
 __all__ = ["World", "assemble", "build_world", "refuse_obstacles"]
 

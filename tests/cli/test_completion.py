@@ -21,8 +21,8 @@ from unseen.cli.options import TRACKER_NAMES
 from unseen.cli.report import _RULES
 from unseen.deploy.exporting import KINDS
 from unseen.figures import FIGURES
-from unseen.report.select import RULES
 from unseen.report.trackers import TRACKERS
+from unseen.runs.selection import RULES
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from unseen.data.archive import nested, open_source
+from unseen.data.reading.archive import nested, open_source
 from unseen.errors import BadInput
 
 Member = tuple[str, bytes | str]  # bytes: a file; text: a symbolic link

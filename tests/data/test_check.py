@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from unseen.data.check import REPORT_FILE, Report, check, check_cached, fingerprint
+from unseen.data.checks.check import REPORT_FILE, Report, check, check_cached, data_fingerprint
 from unseen.data.domain import Domain, DomainDataset, Holding, Samples
 from unseen.task import Classification, Segmentation
 
@@ -300,7 +300,7 @@ def test_a_stored_report_is_read_again_until_the_data_change(tmp_path: Path, mon
     dataset = animals(on_disk(tmp_path, "a", 0), on_disk(tmp_path, "b", 1))
     first = check_cached(dataset, tmp_path)
     calls = []
-    monkeypatch.setattr("unseen.data.check.look_through", lambda *_: calls.append("looked") or pytest.fail("looked again"))
+    monkeypatch.setattr("unseen.data.checks.check.look_through", lambda *_: calls.append("looked") or pytest.fail("looked again"))
     assert check_cached(animals(on_disk_again(tmp_path, "a", 0), on_disk_again(tmp_path, "b", 1)), tmp_path) == first
     monkeypatch.undo()
     changed = animals(on_disk(tmp_path, "a", 5), on_disk(tmp_path, "b", 5))
@@ -314,9 +314,9 @@ def on_disk_again(folder: Path, name: str, seed: int) -> Domain:
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"key": 1}', '{"key": "KEY", "report": {"cards": [{}]}}', "\x00"])
 def test_a_damaged_stored_report_is_made_anew(tmp_path: Path, content: str):
     dataset = animals()
-    (tmp_path / REPORT_FILE).write_text(content.replace("KEY", fingerprint(dataset)))
+    (tmp_path / REPORT_FILE).write_text(content.replace("KEY", data_fingerprint(dataset)))
     assert check_cached(dataset, tmp_path) == check(dataset)
-    assert json.loads((tmp_path / REPORT_FILE).read_text())["key"] == fingerprint(dataset)
+    assert json.loads((tmp_path / REPORT_FILE).read_text())["key"] == data_fingerprint(dataset)
 
 
 def test_a_folder_that_cannot_be_written_to_can_be_checked(tmp_path: Path):
@@ -334,6 +334,6 @@ def test_the_fingerprint_follows_every_array_and_what_preparing_found(tmp_path: 
         dataclasses.replace(domain, images=domain.images[::-1]),
         dataclasses.replace(domain, name="other"),
     ]
-    keys = [fingerprint(animals(one)) for one in (domain, *others)] + [fingerprint(animals(domain), {"a": {"modes": {"L": 24}}})]
+    keys = [data_fingerprint(animals(one)) for one in (domain, *others)] + [data_fingerprint(animals(domain), {"a": {"modes": {"L": 24}}})]
     assert len(set(keys)) == len(keys)
-    assert fingerprint(animals(on_disk_again(tmp_path, "a", 0))) == keys[0]
+    assert data_fingerprint(animals(on_disk_again(tmp_path, "a", 0))) == keys[0]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from unseen.data.domain import Domain, Holding, Partition, Samples
-from unseen.data.partition import dial, dirichlet, per_domain, pooled, split_domains
+from unseen.data.partition.partitions import dial, dirichlet, per_domain, pooled, split_domains
 from unseen.errors import BadInput
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from unseen.data.decode import decode_rgb, read_mask
+from unseen.data.reading.decode import decode_rgb, read_mask
 from unseen.errors import BadInput
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from unseen.data import load, prepare, recognise
-from unseen.data.digit_files import read_h5, read_idx, read_libsvm, read_mat
+from unseen.data.sets.digit_files import read_h5, read_idx, read_libsvm, read_mat
 from unseen.errors import BadInput
 
 

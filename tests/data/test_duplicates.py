@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from unseen.data import duplicates
-from unseen.data.duplicates import HASH_RADIUS, Looks, byte_digests, copies_of_earlier, hamming, look_at, near_pairs
+from unseen.data.checks import duplicates
+from unseen.data.checks.duplicates import HASH_RADIUS, Looks, byte_digests, copies_of_earlier, hamming, look_at, near_pairs
 
 Images = NDArray[np.uint8]
 

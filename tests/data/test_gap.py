@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor, nn
 
+from unseen.data.checks.gap import gap_matrix, network_features, picture, random_features, render
 from unseen.data.domain import IMAGENET, UNIT, Domain, DomainDataset
-from unseen.data.gap import gap_matrix, network_features, picture, random_features, render
 from unseen.errors import BadInput
 from unseen.networks.base import Outputs, TaskNet
 from unseen.ops.style import gram, style_gap

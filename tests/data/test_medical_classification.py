@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from unseen.data import load, prepare, recognise
-from unseen.data.camelyon17 import stratified
+from unseen.data.sets.camelyon17 import stratified
 from unseen.errors import BadInput
 
 

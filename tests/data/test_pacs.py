@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from unseen.data import load, prepare, recognise
-from unseen.data.pacs import CLASSES, DOMAINS
+from unseen.data.sets.pacs import CLASSES, DOMAINS
 from unseen.errors import BadInput
 
 

@@ -11,7 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unseen.data.domain import Domain, Holding, Samples
-from unseen.data.partition import Count, by_name, counts, dial, dirichlet, draw, fingerprint, from_json, per_domain, split_domains, to_json
+from unseen.data.partition.partitions import (
+    Count,
+    by_name,
+    counts,
+    dial,
+    dirichlet,
+    draw,
+    from_json,
+    partition_hash,
+    per_domain,
+    split_domains,
+    to_json,
+)
 from unseen.errors import BadInput
 
 SPECS = ("per-domain", "split", "dial:0.5", "dirichlet:0.3", "dial:0.5+dirichlet:0.3", "pooled")
@@ -40,7 +52,7 @@ def made(spec: str, seed: int = 0) -> tuple[Holding, ...]:
     ],
 )
 def test_a_name_makes_the_partition_it_says(spec: str, same: Any) -> None:
-    assert fingerprint(made(spec)) == fingerprint(same(SOURCES, 0))
+    assert partition_hash(made(spec)) == partition_hash(same(SOURCES, 0))
 
 
 @pytest.mark.parametrize(
@@ -94,13 +106,13 @@ def test_wrong_shares_and_minimums_are_refused_when_it_is_built(spec: str) -> No
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_same_seed_same_partition_and_another_otherwise(spec: str) -> None:
-    assert fingerprint(made(spec, 1)) == fingerprint(made(spec, 1))
-    assert fingerprint(made(spec, 1)) != fingerprint(made(spec, 2))
+    assert partition_hash(made(spec, 1)) == partition_hash(made(spec, 1))
+    assert partition_hash(made(spec, 1)) != partition_hash(made(spec, 2))
 
 
 def test_a_further_source_does_not_move_the_others() -> None:
     def holdings_of_photo(sources: list[Domain]) -> str:
-        return fingerprint([one for one in per_domain()(sources, 3) if one.client == "photo"])
+        return partition_hash([one for one in per_domain()(sources, 3) if one.client == "photo"])
 
     assert holdings_of_photo(SOURCES[:1]) == holdings_of_photo(SOURCES)
 
@@ -110,14 +122,14 @@ def one_client(index: list[int], name: str = "c", source: Domain = SOURCES[0]) -
 
 
 def test_fingerprint_is_of_clients_domains_and_exact_indices() -> None:
-    base = fingerprint([one_client([0, 1, 2])])
+    base = partition_hash([one_client([0, 1, 2])])
     different = [one_client([0, 1, 3]), one_client([0, 2, 1]), one_client([0, 1]), one_client([0, 1, 2], "d")]
     different.append(one_client([0, 1, 2], source=SOURCES[1]))
-    assert len({base, *(fingerprint([one]) for one in different)}) == 6
+    assert len({base, *(partition_hash([one]) for one in different)}) == 6
     first, second = one_client([0, 1], "a"), one_client([2, 3], "b")
-    assert fingerprint([first, second]) == fingerprint([second, first])
+    assert partition_hash([first, second]) == partition_hash([second, first])
     moved = Holding("c", "photo", Samples(((SOURCES[0], np.array([0, 1])),)), Samples(((SOURCES[0], np.array([2])),)))
-    assert fingerprint([moved]) != base
+    assert partition_hash([moved]) != base
 
 
 @given(spec=st.sampled_from(SPECS), seed=st.integers(0, 50), data=st.data())
@@ -131,14 +143,14 @@ def test_fingerprint_changes_when_one_index_moves(spec: str, seed: int, data: st
     moved = part["index"].pop(data.draw(st.integers(0, len(part["index"]) - 1)))
     entry[other].append({"domain": part["domain"], "index": [moved]})
     if any(part["index"] for part in entry["train"]):
-        assert fingerprint(from_json(document, SOURCES)) != fingerprint(holdings)
+        assert partition_hash(from_json(document, SOURCES)) != partition_hash(holdings)
 
 
 @given(spec=st.sampled_from(SPECS), seed=st.integers(0, 50))
 def test_json_round_trip(spec: str, seed: int) -> None:
     holdings = made(spec, seed)
     back = from_json(json.loads(json.dumps(to_json(holdings))), SOURCES)
-    assert fingerprint(back) == fingerprint(holdings)
+    assert partition_hash(back) == partition_hash(holdings)
     assert [(one.client, one.domain) for one in back] == [(one.client, one.domain) for one in holdings]
     assert counts(back) == counts(holdings)
 

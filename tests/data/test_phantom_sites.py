@@ -12,7 +12,7 @@ from scipy import ndimage
 from sklearn.linear_model import LogisticRegression
 
 from unseen.data.domain import UNIT, Domain, DomainDataset
-from unseen.data.phantom_sites import phantom_sites
+from unseen.data.sets.phantom_sites import phantom_sites
 from unseen.task import Segmentation
 
 NAMES = ("north", "east", "south", "west")

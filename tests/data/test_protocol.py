@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unseen.data.domain import Domain, DomainDataset
-from unseen.data.protocol import PROTOCOLS, choose_fold, leave_one_domain_out, single_source
+from unseen.data.partition.protocol import PROTOCOLS, choose_fold, leave_one_domain_out, single_source
 from unseen.errors import BadInput
 from unseen.task import Classification
 

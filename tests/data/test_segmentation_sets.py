@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from unseen.data import load, prepare, recognise
-from unseen.data.masks import MaskMap, deduce_map
-from unseen.data.prostate import PIXELS
+from unseen.data.reading.masks import MaskMap, deduce_map
+from unseen.data.sets.prostate import PIXELS
 from unseen.errors import BadInput
 from unseen.task import Segmentation
 

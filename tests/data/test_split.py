@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unseen.data.domain import Domain
-from unseen.data.split import apportion, split
+from unseen.data.partition.split import apportion, split
 from unseen.errors import BadInput
 
 

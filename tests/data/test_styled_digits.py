@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from unseen.data.domain import Domain, DomainDataset
-from unseen.data.styled_digits import originals, styled_digits
+from unseen.data.sets.styled_digits import originals, styled_digits
 from unseen.task import Classification
 
 NAMES = ("plain", "textured", "inverted", "outline")

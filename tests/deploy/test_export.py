@@ -27,7 +27,7 @@ from unseen.deploy.model import Deployable
 from unseen.deploy.model import _onnx as onnx_session
 from unseen.errors import BadInput
 from unseen.networks import build_network
-from unseen.report.record import read_records
+from unseen.runs.record import read_records
 
 
 def by_torch(run: Path, data: DomainDataset, images: np.ndarray) -> torch.Tensor:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import unseen
-from federation_in_memory import Town
+from federation_in_memory import FederationInMemory
 from unseen import Experiment
 from unseen.cli import app
 from unseen.data.domain import Domain, DomainDataset
@@ -22,15 +22,16 @@ from unseen.errors import BadInput
 from unseen.figures import draw
 from unseen.figures.last_round import repeat_last_round
 from unseen.methods.fedavg import FedAvg
+from unseen.runs.watch import Silent
 from unseen.task import Classification
-from unseen.training import Silent, train
+from unseen.training import train
 
 
 @pytest.fixture(scope="module")
 def between(tiny: DomainDataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("between")
     experiment = Experiment(FedAvg(lr=0.02, batch=8), "consortium", "c", rounds=2, device="cpu")
-    train(experiment, folder / "run", watch=Silent(), elsewhere=Town(folder, tiny, "c").federate(experiment))
+    train(experiment, folder / "run", watch=Silent(), elsewhere=FederationInMemory(folder, tiny, "c").federate(experiment))
     return folder / "run"
 
 
@@ -38,7 +39,7 @@ def between(tiny: DomainDataset, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def between_masks(tiny_masks: DomainDataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("between-masks")
     experiment = Experiment(FedAvg(lr=0.02, batch=4), "consortium", "c", rounds=2, device="cpu")
-    train(experiment, folder / "run", watch=Silent(), elsewhere=Town(folder, tiny_masks, "c").federate(experiment))
+    train(experiment, folder / "run", watch=Silent(), elsewhere=FederationInMemory(folder, tiny_masks, "c").federate(experiment))
     return folder / "run"
 
 

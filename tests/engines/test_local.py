@@ -11,12 +11,14 @@ import torch
 
 import methods_for_tests as own
 from unseen import Experiment, Method
-from unseen.codec import decode, notes_in, same_bits
+from unseen.codec import decode, notes_in
 from unseen.data.domain import DomainDataset
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, ClientFailed, NoReplies
 from unseen.method import Replies
-from unseen.training import Result, Silent, train
+from unseen.runs.watch import Silent
+from unseen.state import same_bits
+from unseen.training import Result, train
 
 EXERCISE = f"{own.__file__}:Exercise"
 

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from federation_in_memory import Town
+from federation_in_memory import FederationInMemory
 from tiny_settings import SETTINGS
 from unseen import Experiment
-from unseen.codec import same_bits
 from unseen.data.domain import DomainDataset
 from unseen.errors import WorkerLost
-from unseen.federation.join import Site, Worker
-from unseen.federation.letters import Sealed
+from unseen.federation.messages import SignedMessage
+from unseen.federation.site.join import Site, Worker
 from unseen.methods.fedsb import Down, Up
-from unseen.training import Silent, train
+from unseen.runs.watch import Silent
+from unseen.state import same_bits
+from unseen.training import train
 
 METHODS_BETWEEN_SITES = ("fedsb", "elcfs", "feddag", "fedadg", "fedavg-sha", "feddyn", "elcfs-masks")
 
@@ -26,19 +27,19 @@ def test_the_same_bits_as_in_process(name: str, tiny: DomainDataset, tiny_masks:
     case = SETTINGS[name]
     data = tiny if case.task == "classification" else tiny_masks
     here = train(Experiment(case.build(), data, "c", rounds=2), tmp_path / "here", watch=Silent())
-    town = Town(tmp_path, data, "c")
+    federation = FederationInMemory(tmp_path, data, "c")
     experiment = Experiment(case.build(), data.name, "c", rounds=2)
-    there = train(experiment, tmp_path / "there", watch=Silent(), elsewhere=town.federate(experiment))
+    there = train(experiment, tmp_path / "there", watch=Silent(), elsewhere=federation.federate(experiment))
     assert same_bits(here.state, there.state)
     for file in ("records.jsonl", "model.safetensors", "best.safetensors"):
         assert (tmp_path / "here" / file).read_bytes() == (tmp_path / "there" / file).read_bytes()
 
 
 def test_answers_wait_on_disk_and_are_read_one_at_a_time(tiny: DomainDataset, tmp_path: Path) -> None:
-    town, experiment = Town(tmp_path, tiny, None), Experiment(SETTINGS["fedsb"].build(), "tiny", rounds=1)
+    federation, experiment = FederationInMemory(tmp_path, tiny, None), Experiment(SETTINGS["fedsb"].build(), "tiny", rounds=1)
     (tmp_path / "run/answers").mkdir(parents=True)
     (tmp_path / "run/answers/9.answer").write_bytes(b"left by a killed process")
-    engine = town.federate(experiment).engine(tmp_path / "run")
+    engine = federation.federate(experiment).engine(tmp_path / "run")
     cohort = engine.cohort(1)
     read: list[weakref.ref[Up]] = []
     names = []
@@ -64,5 +65,5 @@ def test_a_site_whose_worker_keeps_ending_is_left_out(tmp_path: Path, monkeypatc
     monkeypatch.setattr(worker, "_call", killed)
     monkeypatch.setattr(worker, "close", lambda: calls.append("started again"))
     with pytest.raises(WorkerLost, match="ended twice over one question"):
-        worker.answer(Sealed("", b"", b""))
+        worker.answer(SignedMessage("", b"", b""))
     assert calls == ["asked", "started again", "asked"]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from unseen.cli import app
 from unseen.errors import BadInput
-from unseen.federation.ledger import Ledger, read_ledger, verify
+from unseen.federation.site.ledger import Ledger, read_ledger, verify
 
 
 def filled(folder: Path, lines: int = 3) -> Path:

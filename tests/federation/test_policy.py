@@ -6,20 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from federation_in_memory import EVERYTHING, Town
+from federation_in_memory import EVERYTHING, FederationInMemory
 from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput, NoReplies
-from unseen.federation.ledger import read_ledger, verify
-from unseen.federation.policy import Policy, Privacy, read_policy
-from unseen.training import Result, Silent, train
+from unseen.federation.site.ledger import read_ledger, verify
+from unseen.federation.site.policy import Policy, Privacy, read_policy
+from unseen.runs.watch import Silent
+from unseen.training import Result, train
 
 
 def go(tmp_path: Path, data: DomainDataset, name: str = "fedsb", policy: Policy | None = None, rounds: int = 1, who: str = "a") -> Result:
-    town = Town(tmp_path, data, "c", {who: policy} if policy else None)
+    federation = FederationInMemory(tmp_path, data, "c", {who: policy} if policy else None)
     experiment = Experiment(SETTINGS[name].build(), data.name, "c", rounds=rounds)
-    return train(experiment, tmp_path / "run", watch=Silent(), elsewhere=town.federate(experiment))
+    return train(experiment, tmp_path / "run", watch=Silent(), elsewhere=federation.federate(experiment))
 
 
 def test_the_default_lets_out_models_counts_and_scores_only() -> None:
@@ -47,14 +48,14 @@ def test_a_refusal_names_its_rule_and_the_others_go_on(policy: Policy, rule: str
 
 def test_spectra_are_refused_by_default_and_may_grow_only_if_told(tiny: DomainDataset, tmp_path: Path) -> None:
     both = dict.fromkeys("ab", Policy())
-    town = Town(tmp_path, tiny, "c", both)
+    federation = FederationInMemory(tmp_path, tiny, "c", both)
     experiment = Experiment(SETTINGS["elcfs"].build(), "tiny", "c", rounds=1)
     with pytest.raises(NoReplies, match="kinds: low is a spectrum"):
-        train(experiment, tmp_path / "run", watch=Silent(), elsewhere=town.federate(experiment))
+        train(experiment, tmp_path / "run", watch=Silent(), elsewhere=federation.federate(experiment))
     grows = Policy(kinds=EVERYTHING.kinds)
-    town = Town(tmp_path / "again", tiny, "c", dict.fromkeys("ab", grows))
+    federation = FederationInMemory(tmp_path / "again", tiny, "c", dict.fromkeys("ab", grows))
     with pytest.raises(NoReplies, match="fields_that_grow: low"):
-        train(experiment, tmp_path / "again/run", watch=Silent(), elsewhere=town.federate(experiment))
+        train(experiment, tmp_path / "again/run", watch=Silent(), elsewhere=federation.federate(experiment))
 
 
 def test_a_site_may_give_its_score_after_the_last_round_alone(tiny: DomainDataset, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from unseen.errors import BadInput
-from unseen.federation.policy import Privacy, Rejected
-from unseen.federation.privacy import Accountant, epsilon, privatised
+from unseen.federation.site.policy import Privacy, Rejected
+from unseen.federation.site.privacy import Accountant, epsilon, privatised
 from unseen.payload import Payload, State
 from unseen.scoring import Scores
 

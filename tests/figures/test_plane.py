@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import unseen
-from unseen.codec import State, same_bits
 from unseen.data.domain import DomainDataset
 from unseen.deploy.finished import FinishedRun
 from unseen.errors import BadInput
@@ -19,10 +18,10 @@ from unseen.figures.last_round import client_model, repeat_last_round
 from unseen.figures.outputs import drawn
 from unseen.figures.plane import plane_of
 from unseen.figures.surface import levels_of, losses_around
-from unseen.method import state_of
 from unseen.methods.fedavg import Up
 from unseen.methods.feddyn import FedDyn
 from unseen.methods.feddyn import Up as DynamicUp
+from unseen.state import State, same_bits, state_of
 
 Finished = Callable[[str], FinishedRun]
 

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unseen.codec import State
 from unseen.errors import NoReplies
 from unseen.ops.averaging import mean
+from unseen.state import State
 
 
 def test_weighted_by_hand() -> None:

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from unseen.ops.descent import descend, give_momentum, momentum_of
+from unseen.ops.descent import give_momentum, momentum_of, own_step
 
 
 def test_only_the_optimisers_own_network_moves_or_gets_a_gradient() -> None:
     mover, judge = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
     mover.weight.data.fill_(2.0)
     judge.weight.data.fill_(3.0)
-    descend(torch.optim.SGD(mover.parameters(), lr=0.1), judge(mover(torch.tensor([[5.0]]))).sum())
+    own_step(torch.optim.SGD(mover.parameters(), lr=0.1), judge(mover(torch.tensor([[5.0]]))).sum())
     assert mover.weight.item() == pytest.approx(2 - 0.1 * 3 * 5)
     assert judge.weight.item() == 3.0 and judge.weight.grad is None
 
@@ -21,13 +21,13 @@ def test_only_the_optimisers_own_network_moves_or_gets_a_gradient() -> None:
 def test_momentum_goes_on_where_it_was() -> None:
     net, twin = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
     one = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
-    descend(one, 4 * net.weight.sum())
+    own_step(one, 4 * net.weight.sum())
     kept = momentum_of(one, net)
     assert kept["weight"].item() == 4.0
     other = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.5)
     give_momentum(other, twin, kept)
     twin.weight.data.fill_(1.0)
-    descend(other, twin.weight.sum())
+    own_step(other, twin.weight.sum())
     assert twin.weight.item() == pytest.approx(1 - 0.1 * (0.5 * 4 + 1))
     assert kept["weight"].item() == 4.0  # a copy went in
     assert momentum_of(torch.optim.SGD(net.parameters(), lr=0.1), net) == {}
@@ -37,7 +37,7 @@ def test_momentum_that_is_there_already_is_written_in_place() -> None:
     """A step recorded on a GPU goes on using the buffer it was recorded with."""
     net = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
-    descend(optimizer, net(torch.ones(1, 2)).sum())
+    own_step(optimizer, net(torch.ones(1, 2)).sum())
     recorded = optimizer.state[net.weight]["momentum_buffer"]
     give_momentum(optimizer, net, {"weight": torch.tensor([[7.0, 8.0]])})
     assert recorded.tolist() == [[7.0, 8.0]] and optimizer.state[net.weight]["momentum_buffer"] is recorded

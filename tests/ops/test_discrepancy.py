@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from unseen.ops.discrepancy import clipped_discrepancy, discrepancy, follow, restyle
+from unseen.ops.discrepancy import clipped_discrepancy, discrepancy, follow, perturb
 
 rows = st.lists(st.lists(st.floats(-3, 3).filter(lambda v: abs(v) > 1e-3), min_size=3, max_size=3), min_size=1, max_size=4)
 
@@ -38,8 +38,8 @@ def test_the_clip_is_per_instance_and_stops_the_gradient_there() -> None:
 
 def test_equation_2_adds_the_perturbation_times_alpha() -> None:
     x, g = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5, 1.0]])
-    assert restyle(x, g, 0.3).tolist() == [[pytest.approx(1.15), pytest.approx(-1.7)]]
-    assert torch.equal(restyle(x, g, 0.0), x)
+    assert perturb(x, g, 0.3).tolist() == [[pytest.approx(1.15), pytest.approx(-1.7)]]
+    assert torch.equal(perturb(x, g, 0.0), x)
 
 
 def normed(weight: float, mean: float, steps: int) -> nn.BatchNorm1d:

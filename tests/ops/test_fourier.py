@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unseen.ops.fourier import draw_rows, low_amplitudes, low_spectrum, restyle, take_rows, window
+from unseen.ops.fourier import draw_rows, low_amplitudes, low_spectrum, restyle_amplitudes, take_rows, window
 
 Array = NDArray[np.float64]
 
@@ -44,7 +44,7 @@ def test_equation_1_by_its_double_sum() -> None:
 @given(st.integers(3, 17), st.integers(3, 17), st.floats(0, 0.49), st.floats(0, 1), st.integers(0, 99))
 def test_the_window_restyles_as_whole_spectra_do(height: int, width: int, alpha: float, lam: float, seed: int) -> None:
     x, other = images(2, 1, 2, height, width, seed=seed, dtype=torch.float64)
-    got = restyle(x, low_amplitudes(other, alpha), torch.tensor([lam], dtype=torch.float64), alpha)
+    got = restyle_amplitudes(x, low_amplitudes(other, alpha), torch.tensor([lam], dtype=torch.float64), alpha)
     for channel in range(2):
         wanted = by_whole_spectra(x[0, channel].numpy(), other[0, channel].numpy(), lam, alpha)
         np.testing.assert_allclose(got[0, channel], wanted, atol=1e-9)
@@ -53,7 +53,7 @@ def test_the_window_restyles_as_whole_spectra_do(height: int, width: int, alpha:
 @pytest.mark.parametrize("scale", [1.0, 255.0])
 def test_at_384_pixels_in_single_precision_the_result_is_the_same_to_1e_4(scale: float) -> None:
     x, other = images(2, 1, 1, 384, 384) * scale
-    got = restyle(x, low_amplitudes(other, 0.01), torch.tensor([0.7]), 0.01)
+    got = restyle_amplitudes(x, low_amplitudes(other, 0.01), torch.tensor([0.7]), 0.01)
     wanted = by_whole_spectra(x[0, 0].double().numpy(), other[0, 0].double().numpy(), 0.7, 0.01)
     assert np.abs(got[0, 0].numpy() - wanted).max() < 1e-4 * scale
 
@@ -61,13 +61,15 @@ def test_at_384_pixels_in_single_precision_the_result_is_the_same_to_1e_4(scale:
 def test_ratio_0_returns_the_image_and_ratio_1_takes_the_others_amplitudes() -> None:
     x, other = images(2, 3, 1, 32, 40)
     low = low_amplitudes(other, 0.1)
-    assert torch.equal(restyle(x, low, torch.zeros(3), 0.1), x)
-    assert torch.allclose(low_amplitudes(restyle(x, low, torch.ones(3), 0.1), 0.1), low, rtol=1e-4, atol=1e-3)
+    assert torch.equal(restyle_amplitudes(x, low, torch.zeros(3), 0.1), x)
+    assert torch.allclose(low_amplitudes(restyle_amplitudes(x, low, torch.ones(3), 0.1), 0.1), low, rtol=1e-4, atol=1e-3)
 
 
 def test_phases_stay() -> None:
     x, other = images(2, 1, 1, 64, 48)
-    before, after = (np.fft.fft2(t[0, 0].double()) for t in (x, restyle(x, low_amplitudes(other, 0.1), torch.tensor([0.9]), 0.1)))
+    before, after = (
+        np.fft.fft2(t[0, 0].double()) for t in (x, restyle_amplitudes(x, low_amplitudes(other, 0.1), torch.tensor([0.9]), 0.1))
+    )
     clear = (np.abs(before) > 1e-2) & (np.abs(after) > 1e-2)
     assert clear.mean() > 0.99
     turned = np.angle(after[clear] * before[clear].conj())
@@ -78,7 +80,7 @@ def test_phases_stay() -> None:
 def test_how_many_bins_are_touched_at_384_pixels(alpha: float, bins: int) -> None:
     x = images(1, 1, 384, 384)
     low = low_amplitudes(x, alpha) + 100
-    changed = np.abs(np.fft.fft2(restyle(x, low, torch.ones(1), alpha)[0, 0].double()) - np.fft.fft2(x[0, 0].double())) > 10
+    changed = np.abs(np.fft.fft2(restyle_amplitudes(x, low, torch.ones(1), alpha)[0, 0].double()) - np.fft.fft2(x[0, 0].double())) > 10
     assert changed.sum() == bins
     tall, wide = window((384, 384), alpha)
     assert (2 * tall + 1) * (2 * wide + 1) == bins
@@ -91,17 +93,17 @@ def test_one_image_of_384_pixels_gives_away_at_most_600_bytes() -> None:
 
 def test_several_styles_at_once_are_each_on_its_own() -> None:
     x, low, lam = images(2, 3, 12, 12), low_amplitudes(images(4, 2, 3, 12, 12, seed=1), 0.2), images(4, 2, seed=2)
-    together = restyle(x, low, lam, 0.2)
+    together = restyle_amplitudes(x, low, lam, 0.2)
     assert together.shape == (4, 2, 3, 12, 12)
     for style in range(4):
         for n in range(2):
-            alone = restyle(x[n : n + 1], low[style, n : n + 1], lam[style, n : n + 1], 0.2)
+            alone = restyle_amplitudes(x[n : n + 1], low[style, n : n + 1], lam[style, n : n + 1], 0.2)
             assert torch.allclose(together[style, n], alone[0], atol=1e-6)
 
 
 def test_an_image_without_any_light_takes_the_style_with_phase_0() -> None:
     low = torch.zeros(1, 1, 1, 1).fill_(64.0)
-    assert torch.allclose(restyle(torch.zeros(1, 1, 8, 8), low, torch.ones(1), 0.0), torch.ones(1, 1, 8, 8))
+    assert torch.allclose(restyle_amplitudes(torch.zeros(1, 1, 8, 8), low, torch.ones(1), 0.0), torch.ones(1, 1, 8, 8))
 
 
 def test_a_side_times_alpha_that_is_whole_counts_its_last_bin() -> None:

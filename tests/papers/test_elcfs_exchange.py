@@ -16,19 +16,20 @@ from torch import Tensor
 from conftest import tiny_classification, tiny_segmentation
 from unseen import ELCFS, BadInput, Experiment, FedAvg
 from unseen.client import Client, Pool
-from unseen.codec import same_bits
 from unseen.data.augment import RECIPES
 from unseen.data.domain import UNIT, Domain, DomainDataset, Pixels
-from unseen.data.phantom_sites import phantom_sites
-from unseen.data.resident import Reader
+from unseen.data.sets.phantom_sites import phantom_sites
+from unseen.device.resident import SampleReader
 from unseen.engines.local import LocalEngine
 from unseen.engines.tasks import Place, TaskRunner
-from unseen.memory import MemoryStore
 from unseen.method import Refused, Replies
 from unseen.methods.elcfs import Bank, Down, Moments, Others, Spectra, Up
 from unseen.ops.fourier import low_amplitudes
 from unseen.payload import carried
-from unseen.training import Silent, train
+from unseen.runs.memory import MemoryStore
+from unseen.runs.watch import Silent
+from unseen.state import same_bits
+from unseen.training import train
 from unseen.world import World, build_world
 
 FOUR = (10, 8, 6, 5)
@@ -37,7 +38,7 @@ FOUR = (10, 8, 6, 5)
 def client_of(world: World, name: str, seed: int = 0, pixels: Pixels = UNIT) -> Client:
     here = torch.device("cpu")
     rng = torch.Generator().manual_seed(seed)
-    pool, reader = Pool(world.builders, here), Reader((), here)
+    pool, reader = Pool(world.builders, here), SampleReader((), here)
     return Client(world.holdings[name], task=world.dataset.task, pool=pool, reader=reader, rng=rng, pixels=pixels, augment=RECIPES["none"])
 
 

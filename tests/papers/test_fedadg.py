@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from unseen import Experiment, FedADG, FedAvg
-from unseen.codec import State, same_bits
 from unseen.data.domain import DomainDataset
 from unseen.engines.tasks import Place, TaskRunner
-from unseen.memory import MemoryStore
-from unseen.method import state_of
 from unseen.methods.fedadg import Down, Kept, Up
 from unseen.ops import adversarial as ops
 from unseen.parts.aggregation import Uniform
 from unseen.randomness import generator as seeded
-from unseen.training import Silent, train
+from unseen.runs.memory import MemoryStore
+from unseen.runs.watch import Silent
+from unseen.state import State, same_bits, state_of
+from unseen.training import train
 from unseen.world import World, build_world
 
 

@@ -21,7 +21,8 @@ from unseen.methods.fedadg import Kept, Server, Up
 from unseen.ops.adversarial import draw_reference, one_hot
 from unseen.parts.aggregation import Aggregate, Mean
 from unseen.payload import refuse_unusable
-from unseen.training import Silent, train
+from unseen.runs.watch import Silent
+from unseen.training import train
 from unseen.world import build_world
 
 QUICK = {"lr_f": 0.1, "lr_g": 0.02, "lr_d": 0.02, "classification_epochs": 1, "alignment_epochs": 3}

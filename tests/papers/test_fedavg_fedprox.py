@@ -11,9 +11,10 @@ import torch
 from unseen import Experiment, FedAvg, FedProx
 from unseen.data.domain import DomainDataset
 from unseen.engines.tasks import Place, TaskRunner
-from unseen.memory import MemoryStore
 from unseen.parts.aggregation import Mean, Uniform
-from unseen.training import Silent, train
+from unseen.runs.memory import MemoryStore
+from unseen.runs.watch import Silent
+from unseen.training import train
 from unseen.world import build_world
 
 

@@ -15,20 +15,21 @@ import unseen.methods.feddag as module
 from conftest import tiny_classification
 from unseen import BadInput, Experiment, FedAvg, FedDAG
 from unseen.client import Batch, Client
-from unseen.codec import State, same_bits
 from unseen.data.domain import DomainDataset
 from unseen.engines.local import LocalEngine
 from unseen.engines.tasks import Place, TaskRunner
 from unseen.experiment import departures, read_experiment
-from unseen.memory import MemoryStore
-from unseen.method import Refused, Replies, state_of
+from unseen.method import Refused, Replies
 from unseen.methods.feddag import Down, Kept, Server, Up
 from unseen.ops.discrepancy import discrepancy
 from unseen.parts.aggregation import SHA, Mean, Uniform
 from unseen.parts.sam import SAM
 from unseen.payload import Nothing
 from unseen.randomness import generator
-from unseen.training import Silent, train
+from unseen.runs.memory import MemoryStore
+from unseen.runs.watch import Silent
+from unseen.state import State, same_bits, state_of
+from unseen.training import train
 from unseen.world import World, build_world
 
 SMALL: dict[str, Any] = {"width": 4, "warmup": 0, "batch": 64}

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from one_client import batch_of, client_of, images
 from unseen import BadInput, Classification, Experiment, FedAvg, FedDAG
-from unseen.codec import State, same_bits
 from unseen.data.domain import DomainDataset
 from unseen.methods.feddag import Down, Kept
 from unseen.networks import ImageGenerator, TaskNet, build_network
@@ -21,7 +20,9 @@ from unseen.parts.aggregation import SHA, Mean, Uniform
 from unseen.parts.mixstyle import MixStyle, mixing_of
 from unseen.parts.sam import SAM
 from unseen.parts.views import RandConv
-from unseen.training import Silent, train
+from unseen.runs.watch import Silent
+from unseen.state import State, same_bits
+from unseen.training import train
 
 CLASSES = Classification(("0", "1", "2"))
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from one_client import Fixed, batch_of, client_of, images
 from unseen import BadInput, Experiment, FedDyn, FedGCA
-from unseen.codec import State, same_bits
 from unseen.data.domain import Domain, DomainDataset
 from unseen.experiment import read_experiment
 from unseen.methods import fedgca
@@ -21,7 +20,9 @@ from unseen.networks import build_network
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.sam import SAM
 from unseen.parts.views import RandConv
-from unseen.training import Silent, train
+from unseen.runs.watch import Silent
+from unseen.state import State, same_bits
+from unseen.training import train
 from unseen.world import build_world
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.1, "steps": 1, "batch": 12}

@@ -8,11 +8,12 @@ import torch.nn.functional as F
 
 from one_client import Fixed, LinearNet, batch_of, client_of, images
 from unseen import Experiment, FedAvg, FedProx
-from unseen.codec import same_bits
 from unseen.data.domain import DomainDataset
 from unseen.methods.fedprox import Down, Up
 from unseen.parts.aggregation import Aggregate
-from unseen.training import Silent, train
+from unseen.runs.watch import Silent
+from unseen.state import same_bits
+from unseen.training import train
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])

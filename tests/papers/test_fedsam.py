@@ -8,12 +8,13 @@ import torch.nn.functional as F
 
 from one_client import Fixed, LinearNet, batch_of, client_of, images
 from unseen import Experiment, FedAvg, FedSAM
-from unseen.codec import same_bits
 from unseen.data.domain import DomainDataset
 from unseen.methods.fedsam import Down, Up
 from unseen.parts.aggregation import Aggregate, Uniform
 from unseen.parts.sam import SAM
-from unseen.training import Silent, train
+from unseen.runs.watch import Silent
+from unseen.state import same_bits
+from unseen.training import train
 
 
 def test_a_local_step_climbs_before_it_descends() -> None:

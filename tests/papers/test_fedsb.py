@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 
 from one_client import Fixed
 from unseen import Classification, Experiment, FedAvg, FedSB
-from unseen.codec import State
 from unseen.data.domain import Domain, DomainDataset
 from unseen.engines.tasks import Place, TaskRunner
-from unseen.memory import MemoryStore
 from unseen.methods.fedsb import Down, Up
 from unseen.parts.aggregation import Aggregate, Uniform
 from unseen.parts.views import task_loss
-from unseen.training import Silent, train
+from unseen.runs.memory import MemoryStore
+from unseen.runs.watch import Silent
+from unseen.state import State
+from unseen.training import train
 from unseen.world import World, build_world
 
 

@@ -13,12 +13,10 @@ import torch
 from tiny_settings import SETTINGS
 from unseen import BadInput, Experiment, FedAvg
 from unseen.client import Client
-from unseen.codec import State, same_bits
 from unseen.data.domain import DomainDataset
 from unseen.engines.tasks import Place, TaskRunner, find_task, path_of
 from unseen.errors import NoReplies
 from unseen.experiment import read_experiment
-from unseen.memory import MemoryStore
 from unseen.method import Refused, Replies
 from unseen.methods import METHODS
 from unseen.ops.contribution import Scored
@@ -26,7 +24,10 @@ from unseen.parts import parts_of
 from unseen.parts.aggregation import CEA, SHA, Aggregate, Aggregation, Candidates, Losses, Mean, Uniform
 from unseen.payload import Nothing
 from unseen.randomness import generator
-from unseen.training import Silent, train
+from unseen.runs.memory import MemoryStore
+from unseen.runs.watch import Silent
+from unseen.state import State, same_bits
+from unseen.training import train
 from unseen.world import build_world
 
 Loss = Callable[[str, str, State], float]

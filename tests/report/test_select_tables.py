@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unseen.errors import BadInput
-from unseen.report.select import RULES
 from unseen.report.tables import Cell, comparison, to_csv, to_latex, to_markdown
+from unseen.runs.selection import RULES
 
 
 def records(

@@ -18,7 +18,7 @@ from unseen.errors import BadInput
 from unseen.methods.fedavg import FedAvg
 from unseen.report import trackers
 from unseen.report.trackers import Tracked, Tracker, scalars
-from unseen.training import Silent
+from unseen.runs.watch import Silent
 
 
 class Notebook(Tracker):

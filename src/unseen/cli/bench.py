@@ -38,11 +38,12 @@ def bench(
     Example: unseen bench experiments/demo.toml --out runs/demo --seeds 0
     """
     with answering(f"To go on: the same command again (runs are in {out})."):
-        from unseen.benchmark import read_benchmark, run_benchmark, write_plan
+        from unseen.bench.cluster import on_ray
+        from unseen.bench.jobs import in_processes
+        from unseen.bench.plan import read_benchmark, write_plan
+        from unseen.bench.running import run_benchmark
         from unseen.cli.progress import Screen
         from unseen.cli.report import tables_below
-        from unseen.parallel.cluster import on_ray
-        from unseen.parallel.processes import in_processes
         from unseen.report.tables import to_markdown
 
         values = read_toml(file)

@@ -12,7 +12,7 @@ from rich.progress import Progress
 from unseen.cli.answers import answering, errors, screen
 
 if TYPE_CHECKING:
-    from unseen.data.check import Report
+    from unseen.data.checks.check import Report
 
 __all__ = ["data_app"]
 
@@ -101,8 +101,8 @@ def check(
 
 def _report(name: str, size: int | None, cache: Path | None) -> Report:
     from unseen.data import DATASETS, load, prepared
-    from unseen.data.check import check as check_dataset
-    from unseen.data.check import check_cached
+    from unseen.data.checks.check import check as check_dataset
+    from unseen.data.checks.check import check_cached
 
     if name in DATASETS and DATASETS[name].embedded:
         return check_dataset(load(name))
@@ -126,7 +126,7 @@ def gap(
     """
     with answering():
         from unseen.data import load
-        from unseen.data.gap import gap_matrix, picture, render
+        from unseen.data.checks.gap import gap_matrix, picture, render
 
         names, gaps = gap_matrix(load(name, cache=cache, size=size), per_domain=per_domain)
         if as_json:
@@ -157,8 +157,8 @@ def partition(
     """
     with answering():
         from unseen.data import load
-        from unseen.data.partition import by_name, draw, fingerprint, to_json
-        from unseen.data.protocol import choose_fold
+        from unseen.data.partition.partitions import by_name, draw, partition_hash, to_json
+        from unseen.data.partition.protocol import choose_fold
         from unseen.files import write_atomically
         from unseen.task import Classification
 
@@ -166,7 +166,7 @@ def partition(
         fold = choose_fold(data, "single-source" if source else "leave-one-domain-out", target=target, source=source)
         holdings = by_name(how, clients=clients, validation=validation, minimum=minimum)(fold.sources, seed)
         screen.print(draw(holdings, data.task.classes if isinstance(data.task, Classification) else ()), markup=False)
-        screen.print(f"hash {fingerprint(holdings)}", markup=False)
+        screen.print(f"hash {partition_hash(holdings)}", markup=False)
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(out, json.dumps(to_json(holdings)) + "\n")

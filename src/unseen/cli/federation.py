@@ -56,7 +56,7 @@ def init(
     """
     with answering():
         needs_flower()
-        from unseen.federation.folder import init as make
+        from unseen.federation.kits import init as make
 
         made = make(folder, server, [c.strip() for c in clients.split(",") if c.strip()], port, days)
         _say(f"federation {made.id} in {folder}. Hand each site its kit over a safe way, and nobody else:")
@@ -75,8 +75,8 @@ def serve(
     """
     with answering():
         needs_flower()
-        from unseen.engines.flower.serve import serve as run_server
-        from unseen.federation.folder import read_federation
+        from unseen.federation.flower.serve import serve as run_server
+        from unseen.federation.kits import read_federation
 
         _stop_on_sigterm()
         federation = read_federation(folder)
@@ -100,8 +100,8 @@ def join(
     """
     with answering():
         needs_flower()
-        from unseen.federation.join import Site
-        from unseen.federation.join import join as join_federation
+        from unseen.federation.site.join import Site
+        from unseen.federation.site.join import join as join_federation
 
         _stop_on_sigterm()
         home = folder or Path(f"site-{kit.stem}")
@@ -116,7 +116,7 @@ def show(file: _LEDGER, run: Annotated[str | None, typer.Option(help="only this 
     Example: unseen ledger show site-north
     """
     with answering():
-        from unseen.federation.ledger import read_ledger
+        from unseen.federation.site.ledger import read_ledger
 
         widths = dict(zip(("number", "time", "run", "round", "task", "field"), (7, 26, 9, 6, 18, 12), strict=True))
         widths |= {"kind": 10, "shape": 20, "bytes": 12, "sha256": 9}
@@ -134,7 +134,7 @@ def verify(file: _LEDGER) -> None:
     Example: unseen ledger verify site-north
     """
     with answering():
-        from unseen.federation.ledger import verify as verify_ledger
+        from unseen.federation.site.ledger import verify as verify_ledger
 
         count = verify_ledger(_ledger_file(file))
         errors.print(f"{count} lines, as they were written")

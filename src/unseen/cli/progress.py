@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from unseen.report.record import Record
-from unseen.report.traffic import total_bytes
+from unseen.runs.record import Record
+from unseen.runs.traffic import total_bytes
 from unseen.world import World
 
 __all__ = ["Screen"]

@@ -34,8 +34,8 @@ def report(
     with answering():
         from unseen.errors import choose
         from unseen.files import write_atomically
-        from unseen.report.select import RULES
         from unseen.report.tables import to_csv, to_latex, to_markdown
+        from unseen.runs.selection import RULES
 
         choose("format", format, _FORMATS)
         rules = list(RULES) if rule == "all" else [choose("selection rule", rule, [*RULES, "all"])]

@@ -119,7 +119,7 @@ def _terms(about: dict[str, Any]) -> Any:
     from unseen.cli.federation import needs_flower
 
     needs_flower()
-    from unseen.federation.engine import Terms
+    from unseen.federation.server.engine import Terms
 
     deadline, minimum = about.get("deadline", Terms.deadline), about.get("minimum_clients", Terms.minimum_clients)
     if not isinstance(deadline, int | float) or not deadline > 0 or not isinstance(minimum, int) or minimum < 1:
@@ -148,17 +148,17 @@ def _looking_on(stack: ExitStack, out: Path, quiet: bool, verbose: bool, track: 
 def _train_between_sites(
     experiment: Any, out: Path, federation: Path, terms: Any, resume: bool, quiet: bool, verbose: bool, track: list[str]
 ) -> None:
-    from unseen.engines.flower.link import FlowerPost
-    from unseen.federation.engine import federate
-    from unseen.federation.folder import read_federation
+    from unseen.federation.flower.link import FlowerCarrier
+    from unseen.federation.kits import read_federation
+    from unseen.federation.server.engine import federate
     from unseen.training import train
 
     known = read_federation(federation)
     with ExitStack() as stack:
         watch = _looking_on(stack, out, quiet, verbose, track)
-        post = FlowerPost(known, say=watch.say)
-        stack.callback(post.close)
-        result = train(experiment, out, resume=resume, watch=watch, elsewhere=federate(experiment, known, post, terms, watch.say))
+        carrier = FlowerCarrier(known, say=watch.say)
+        stack.callback(carrier.close)
+        result = train(experiment, out, resume=resume, watch=watch, elsewhere=federate(experiment, known, carrier, terms, watch.say))
     _show(result, out, quiet)
 
 

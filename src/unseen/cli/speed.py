@@ -15,7 +15,7 @@ from unseen.cli.answers import answering, errors
 from unseen.cli.options import among
 
 if TYPE_CHECKING:
-    from unseen.speed import Case, Measured, Plan
+    from unseen.speed import Case, Measured, SpeedPlan
 
 __all__ = ["speed"]
 
@@ -76,12 +76,12 @@ def speed(
             write_atomically(to_json, json.dumps(found, indent=1) + "\n")
 
 
-def _plan(given: dict[str, Any]) -> Plan:
+def _plan(given: dict[str, Any]) -> SpeedPlan:
     """What was asked for, and for the rest what suits the device."""
     import torch
 
     from unseen.errors import BadInput, choose
-    from unseen.speed import Plan
+    from unseen.speed import SpeedPlan
 
     choose("device", given["device"], ("auto", "cpu", "cuda"))
     choose("precision", given.get("precision", "fp32"), ("fp32", "bf16", "auto"))
@@ -102,7 +102,7 @@ def _plan(given: dict[str, Any]) -> Plan:
         raise BadInput("no method is named; give at least one, as in --methods fedavg, or all")
     if chosen["methods"] == ("all",):
         chosen["methods"] = ()
-    return Plan(**chosen)
+    return SpeedPlan(**chosen)
 
 
 def _outside_options(text: str) -> list[str]:
@@ -137,13 +137,13 @@ def _progress(quiet: bool) -> Iterator[Any]:
         yield tell
 
 
-def _plain(plan: Plan) -> dict[str, Any]:
+def _plain(plan: SpeedPlan) -> dict[str, Any]:
     from dataclasses import asdict
 
     return asdict(plan)
 
 
-def _show(plan: Plan, rows: list[Measured]) -> None:
+def _show(plan: SpeedPlan, rows: list[Measured]) -> None:
     from unseen.speed.measuring import machine
 
     about = machine()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from unseen.data.cache import Prepared, cache_root
 from unseen.data.domain import IMAGENET, UNIT, Domain, DomainDataset, Fold, Holding, Pixels, Samples
-from unseen.data.entry import Entry
 from unseen.data.loading import load, prepare, prepared, recognise
-from unseen.data.registry import DATASETS
+from unseen.data.sets.entry import Entry
+from unseen.data.sets.registry import DATASETS
 
 __all__ = [
     "DATASETS",

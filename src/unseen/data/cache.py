@@ -32,7 +32,7 @@ from unseen.errors import BadInput
 from unseen.files import write_atomically
 from unseen.task import Classification, Segmentation
 
-__all__ = ["FORMAT", "Prepared", "Shelf", "cache_root"]
+__all__ = ["FORMAT", "CacheSlot", "Prepared", "cache_root"]
 
 FORMAT = 1  # raised when what is written changes, so that older versions are prepared anew
 
@@ -83,7 +83,7 @@ class Prepared:
         return np.load(self.folder / f"{number}.{what}.npy", mmap_mode="r", allow_pickle=False)
 
 
-class Shelf:
+class CacheSlot:
     """The place of one data set at one size in the cache."""
 
     def __init__(self, root: Path, name: str, size: int) -> None:

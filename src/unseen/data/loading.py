@@ -8,16 +8,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from unseen.data.archive import open_source
-from unseen.data.cache import FORMAT, Prepared, Shelf, cache_root
+from unseen.data.cache import FORMAT, CacheSlot, Prepared, cache_root
 from unseen.data.domain import DomainDataset
-from unseen.data.entry import Entry
-from unseen.data.folder import normal
-from unseen.data.manifest import TableSource
-from unseen.data.piece import Plan
 from unseen.data.prepare import Progress, write_dataset
-from unseen.data.registry import DATASETS, OWN_FOLDER, OWN_TABLE
-from unseen.data.source import Source, WrongLayout, fingerprint
+from unseen.data.reading.archive import open_source
+from unseen.data.reading.class_folders import normal
+from unseen.data.reading.manifest import TableSource
+from unseen.data.reading.piece import ReadPlan
+from unseen.data.reading.source import Source, WrongLayout, files_fingerprint
+from unseen.data.sets.entry import Entry
+from unseen.data.sets.registry import DATASETS, OWN_FOLDER, OWN_TABLE
 from unseen.errors import BadInput, nearest
 
 __all__ = ["load", "prepare", "prepared", "recognise"]
@@ -47,7 +47,7 @@ def prepared(spec: str, *, cache: Path | None = None, size: int | None = None) -
     size = _checked_size(size or entry.size)
     if own is not None:
         prepare(spec, cache=cache, size=size)
-    found = _shelf(spec, own, cache, size).current()
+    found = _slot(spec, own, cache, size).current()
     if found is None:
         option = "" if size == entry.size else f" --size {size}"
         raise BadInput(
@@ -77,16 +77,16 @@ def prepare(
         raise BadInput(f"say where the files of {spec} are: unseen data prepare {spec} --from FOLDER. Expected: {entry.layout}")
     path = Path(path).expanduser().absolute()
     size = _checked_size(size or entry.size)
-    shelf = _shelf(spec, own, cache, size)
+    slot = _slot(spec, own, cache, size)
     origin = _origin(entry, path, size)
-    if _is_current(shelf.current(), origin):
-        return _folder_of(shelf)
-    with shelf.preparing():
-        if not _is_current(shelf.current(), origin):  # another process may have done it while this one waited
-            with closing(_opened(entry, path)) as files, shelf.version(origin["key"]) as folder:
+    if _is_current(slot.current(), origin):
+        return _folder_of(slot)
+    with slot.preparing():
+        if not _is_current(slot.current(), origin):  # another process may have done it while this one waited
+            with closing(_opened(entry, path)) as files, slot.version(origin["key"]) as folder:
                 name = spec if own is None else path.stem if entry is OWN_TABLE else path.name
                 write_dataset(folder, name, _planned(entry, files), size, origin, progress, workers)
-        return _folder_of(shelf)
+        return _folder_of(slot)
 
 
 def recognise(path: Path) -> str | None:
@@ -107,10 +107,10 @@ def _resolved(spec: str) -> tuple[Entry, Path | None]:
     return DATASETS[spec], None
 
 
-def _shelf(spec: str, own: Path | None, cache: Path | None, size: int) -> Shelf:
+def _slot(spec: str, own: Path | None, cache: Path | None, size: int) -> CacheSlot:
     """A user's own data are known by where they lie, from whatever folder that is said."""
     name = spec if own is None else f"{spec.partition(':')[0]}:{own.expanduser().absolute()}"
-    return Shelf(cache_root(cache), name, size)
+    return CacheSlot(cache_root(cache), name, size)
 
 
 def _checked_size(size: int) -> int:
@@ -128,7 +128,7 @@ def _origin(entry: Entry, path: Path, size: int) -> dict[str, Any]:
     """What the prepared data were made from: any change of it makes them anew."""
     if not path.exists():
         raise BadInput(f"{path} does not exist; expected {entry.layout}")
-    listing = fingerprint(path)
+    listing = files_fingerprint(path)
     if entry is OWN_TABLE:
         listing = hashlib.sha256("\n".join([listing, *TableSource(path).fingerprints()]).encode()).hexdigest()
     key = hashlib.sha256(f"{FORMAT} {entry.name} {size} {listing}".encode()).hexdigest()
@@ -139,13 +139,13 @@ def _is_current(found: Prepared | None, origin: dict[str, Any]) -> bool:
     return found is not None and found.manifest["source"]["key"] == origin["key"]
 
 
-def _folder_of(shelf: Shelf) -> Path:
-    found = shelf.current()
+def _folder_of(slot: CacheSlot) -> Path:
+    found = slot.current()
     assert found is not None
     return found.folder
 
 
-def _planned(entry: Entry, source: Source) -> Plan:
+def _planned(entry: Entry, source: Source) -> ReadPlan:
     assert entry.read is not None
     try:
         return entry.read(source)

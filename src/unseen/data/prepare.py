@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unseen.data.cache import FORMAT
-from unseen.data.piece import Block, Facts, Piece, Plan
+from unseen.data.reading.piece import Block, Facts, Piece, ReadPlan
 from unseen.errors import BadInput
 from unseen.task import Classification, Segmentation, Task
 
@@ -29,7 +29,7 @@ _AHEAD = 4  # blocks per worker that may wait to be written
 
 
 def write_dataset(
-    folder: Path, name: str, plan: Plan, size: int, source: dict[str, Any], progress: Progress | None, workers: int | None
+    folder: Path, name: str, plan: ReadPlan, size: int, source: dict[str, Any], progress: Progress | None, workers: int | None
 ) -> None:
     """Write the arrays of every domain and the manifest. Every file that cannot be used is named in one BadInput."""
     total, done = sum(len(pieces) for pieces in plan.domains.values()), 0

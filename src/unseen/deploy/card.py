@@ -19,14 +19,14 @@ from unseen.files import write_atomically
 from unseen.report.page import size_text
 from unseen.task import Classification, Segmentation, Task
 
-__all__ = ["CARD_FILE", "Card", "read_card", "style_from_text", "style_to_text"]
+__all__ = ["CARD_FILE", "ModelCard", "read_card", "style_from_text", "style_to_text"]
 
 CARD_FILE = "card.json"
 _FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Card:
+class ModelCard:
     """Everything that a model's user must know, and everything that loading it needs."""
 
     title: str
@@ -144,7 +144,7 @@ def _calibration(numbers: Mapping[str, float]) -> str:
     )
 
 
-def read_card(folder: Path) -> Card:
+def read_card(folder: Path) -> ModelCard:
     """The card in a folder that `unseen export` wrote."""
     file = folder / CARD_FILE
     if not file.is_file():
@@ -153,9 +153,9 @@ def read_card(folder: Path) -> Card:
         values = json.loads(file.read_text(encoding="utf-8"))
         if values["format"] != _FORMAT:
             raise ValueError(f"format {values['format']!r}, not {_FORMAT}")
-        known = {f.name for f in fields(Card)}
+        known = {f.name for f in fields(ModelCard)}
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
-        card = Card(**plain)
+        card = ModelCard(**plain)
         size, temperature = card.size, card.temperature
         if len(size) != 2 or not temperature > 0 or not card.labels or card.task not in ("classification", "segmentation"):
             raise ValueError("size, temperature, labels or task make no sense")

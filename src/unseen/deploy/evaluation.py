@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unseen.data.checks.gap import random_features, style_of
 from unseen.data.domain import Domain, DomainDataset
-from unseen.data.gap import random_features, style_of
-from unseen.deploy.card import Card, style_from_text
+from unseen.deploy.card import ModelCard, style_from_text
 from unseen.deploy.fitting import fitted
 from unseen.deploy.model import Deployed
 from unseen.errors import BadInput, nearest
@@ -145,7 +145,7 @@ def _cases(model: Deployed, domain: Domain, names: Sequence[str]) -> list[dict[s
     return [{**row, **case} for row, case in zip(rows, found, strict=True)]
 
 
-def _class_case(card: Card, probability: Tensor, label: int) -> dict[str, Any]:
+def _class_case(card: ModelCard, probability: Tensor, label: int) -> dict[str, Any]:
     best = int(probability.argmax())
     row: dict[str, Any] = {"label": card.labels[label], "prediction": card.labels[best], "probability": round(float(probability[best]), 6)}
     return {**row, "correct": best == label}
@@ -188,7 +188,7 @@ def _split(keys: Sequence[str], statistic: Statistic, only: str | None = None, o
     return table
 
 
-def _style(card: Card, domain: Domain) -> Style | None:
+def _style(card: ModelCard, domain: Domain) -> Style | None:
     if not card.styles:
         return None
     here = style_of(domain, card.pixels, random_features(card.channels), per_domain=_STYLE_IMAGES, seed=0)
@@ -216,7 +216,7 @@ def _checks(metrics: Mapping[str, Measured], thresholds: Mapping[str, float]) ->
     return checks
 
 
-def _warnings(card: Card, cases: Sequence[Mapping[str, Any]], styles: Mapping[str, Style], intervals: Mapping[str, Any]) -> list[str]:
+def _warnings(card: ModelCard, cases: Sequence[Mapping[str, Any]], styles: Mapping[str, Style], intervals: Mapping[str, Any]) -> list[str]:
     found = []
     for site, style in styles.items():
         if style.outside:

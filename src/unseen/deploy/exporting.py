@@ -17,16 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unseen.data.checks.gap import random_features, style_of
 from unseen.data.domain import Domain, DomainDataset, Samples
-from unseen.data.gap import random_features, style_of
 from unseen.deploy.calibration import fit_temperature, nll, probabilities
-from unseen.deploy.card import CARD_FILE, Card, style_to_text
+from unseen.deploy.card import CARD_FILE, ModelCard, style_to_text
 from unseen.deploy.finished import FinishedRun, finished_run
 from unseen.deploy.model import Deployable, file_hash, load_model, onnx_runtime
 from unseen.errors import BadInput, choose
 from unseen.files import write_atomically
-from unseen.report.select import RULES
-from unseen.report.traffic import total_bytes
+from unseen.runs.selection import RULES
+from unseen.runs.traffic import total_bytes
 from unseen.world import World
 
 __all__ = ["KINDS", "export"]
@@ -166,7 +166,7 @@ def _noise(dataset: DomainDataset, images: int) -> Domain:
     return Domain("noise", pixels, np.zeros(images, dtype=np.int64))
 
 
-def _card(run: FinishedRun, to: str, rule: str, sha256: str, styles: bool) -> Card:
+def _card(run: FinishedRun, to: str, rule: str, sha256: str, styles: bool) -> ModelCard:
     world, dataset, record = run.world, run.world.dataset, run.record
     temperature, calibration = _calibrated(run)
     training = {key: run.about[key] for key in ("experiment", "departures", "clients", "versions", "partition")}
@@ -174,7 +174,7 @@ def _card(run: FinishedRun, to: str, rule: str, sha256: str, styles: bool) -> Ca
     kinds = {row["kind"]: [] for r in run.records for row in r["travelled"]}  # type: dict[str, list[Any]]
     for row in (row for r in run.records for row in r["travelled"]):
         kinds[row["kind"]].append(row)
-    return Card(
+    return ModelCard(
         title=f"{run.about['name']} on {dataset.name}, unseen: {', '.join(d.name for d in world.fold.targets)}",
         file=KINDS[to],
         kind=to,

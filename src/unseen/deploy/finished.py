@@ -12,14 +12,14 @@ import safetensors.torch
 
 from unseen.data import load
 from unseen.data.domain import Domain, DomainDataset, Fold, Holding, Pixels, Samples
-from unseen.data.partition import fingerprint
+from unseen.data.partition.partitions import partition_hash
 from unseen.deploy.fitting import fitted
 from unseen.errors import BadInput, choose
 from unseen.experiment import Experiment, read_experiment
-from unseen.folder import read_run
 from unseen.networks.base import TaskNet
-from unseen.report.record import Record, read_records
-from unseen.report.select import RULES
+from unseen.runs.folder import read_run
+from unseen.runs.record import Record, read_records
+from unseen.runs.selection import RULES
 from unseen.task import Classification, Segmentation, Task
 from unseen.world import World, assemble, build_world
 
@@ -89,7 +89,7 @@ def _with_its_data(folder: Path, about: Mapping[str, Any], data: DomainDataset |
     except BadInput as bad:
         hint = "A model can be exported where its data are not at hand, uncalibrated: add --without-data"
         raise BadInput([*bad.problems[:-1], f"{bad.problems[-1]}. {hint}"]) from None
-    if fingerprint(list(world.holdings.values())) != about["partition"]:
+    if partition_hash(list(world.holdings.values())) != about["partition"]:
         raise BadInput(
             f"{world.dataset.name} is not as it was when {folder} was made: the clients would hold other samples. "
             "Restore the data, or export with --without-data"

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unseen.data.decode import open_image, planes, to_rgb
-from unseen.data.source import is_hidden, is_image
-from unseen.deploy.card import Card
+from unseen.data.reading.decode import open_image, planes, to_rgb
+from unseen.data.reading.source import is_hidden, is_image
+from unseen.deploy.card import ModelCard
 from unseen.errors import BadInput
 
 __all__ = ["ImageFile", "Size", "as_input", "find_image_files"]
@@ -54,7 +54,7 @@ def _below(path: Path) -> Iterator[ImageFile]:
             yield ImageFile(file, name)
 
 
-def as_input(data: bytes, name: str, card: Card) -> tuple[NDArray[np.uint8], Size]:
+def as_input(data: bytes, name: str, card: ModelCard) -> tuple[NDArray[np.uint8], Size]:
     """An image [channels, height, width] at the model's size, squeezed to it as in training, and its own size, upright."""
     height, width = card.size
     image, original = open_image(data, name, at_least=max(height, width))

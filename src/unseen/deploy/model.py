@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from unseen.data.domain import Pixels
 from unseen.deploy.calibration import probabilities
-from unseen.deploy.card import CARD_FILE, Card, read_card
+from unseen.deploy.card import CARD_FILE, ModelCard, read_card
 from unseen.errors import BadInput
 from unseen.networks import build_network
 
@@ -44,7 +44,7 @@ class Deployable(nn.Module):
 class Deployed:
     """A model and its card."""
 
-    card: Card
+    card: ModelCard
     run: Callable[[Tensor], Tensor]  # images in 0 to 1 to logits
 
     def logits(self, images: NDArray[np.uint8]) -> Tensor:
@@ -121,7 +121,7 @@ def _torchscript(file: Path) -> Callable[[Tensor], Tensor]:
     return _without_gradients(net)
 
 
-def _safetensors(file: Path, card: Card) -> Callable[[Tensor], Tensor]:
+def _safetensors(file: Path, card: ModelCard) -> Callable[[Tensor], Tensor]:
     import safetensors.torch
 
     net = build_network(card.network, outputs=len(card.labels), channels=card.channels, size=card.size)

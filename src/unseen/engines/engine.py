@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from unseen.client import Client
-from unseen.engines.tasks import Place
-from unseen.memory import Versions
-from unseen.method import Refused
-from unseen.payload import Payload
-from unseen.report.traffic import Traffic
+from unseen.engines.cohort import Answering, RoundCohort
+from unseen.runs.memory import Versions
+from unseen.runs.traffic import Traffic
 from unseen.scoring import Model, Scores
 
-if TYPE_CHECKING:
-    from unseen.engines.local import RoundCohort
-
-__all__ = ["Answering", "Engine", "Memories"]
-
-D = TypeVar("D", bound=Payload)
-U = TypeVar("U", bound=Payload)
+__all__ = ["Engine", "Memories"]
 
 
 class Memories(Protocol):
@@ -32,14 +22,6 @@ class Memories(Protocol):
 
     def sweep(self, *keep: Versions) -> None:
         """Forget every version that neither counts now nor is named here."""
-
-
-class Answering(Protocol):
-    """Asks clients, and gives their answers in name order, each checked before it and the client's memory count."""
-
-    def answers(
-        self, task: Callable[[D, Client], U], downs: Mapping[str, D], place: Place, shared: bool
-    ) -> Iterator[tuple[str, U | Refused]]: ...
 
 
 class Engine(Answering, Protocol):

@@ -8,22 +8,21 @@ from typing import Any, TypeVar
 
 from unseen.client import Client
 from unseen.codec import CodecError
-from unseen.engines.engine import Answering
+from unseen.engines.cohort import RoundCohort, scored
 from unseen.engines.tasks import Place, TaskRunner, path_of
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, ClientFailed, RefusedReply
-from unseen.memory import MemoryStore
-from unseen.method import Refused, Replies, task_types
+from unseen.method import Refused, task_types
 from unseen.payload import Payload, refuse_unusable
-from unseen.report.traffic import Traffic
-from unseen.scoring import Model, Scores, Scoring
+from unseen.runs.memory import MemoryStore
+from unseen.runs.traffic import Traffic
+from unseen.scoring import Model, Scores
 from unseen.world import World
 
-__all__ = ["LocalEngine", "RoundCohort", "scored"]
+__all__ = ["LocalEngine"]
 
 D = TypeVar("D", bound=Payload)
 U = TypeVar("U", bound=Payload)
-SCORING_ASK = -1  # scoring has randomness of its own, whatever number of asks a method makes
 
 
 class LocalEngine:
@@ -91,54 +90,3 @@ class LocalEngine:
             except Exception as error:
                 raise ClientFailed(f"client {name!r} failed in {path}: {type(error).__name__}: {error}") from error
             yield name, up.to_bytes() if self._through_bytes else up, staged
-
-
-def scored(engine: Answering, world: World, round_number: int, model: Model) -> tuple[dict[str, Scores], Traffic]:
-    """The global model on every client's validation part and on every unseen domain."""
-    cohort = RoundCohort(engine, [*world.clients, *world.evaluators], round_number, first_ask=SCORING_ASK)
-    replies = cohort.ask(Scoring().score, model).all()
-    return replies, cohort.traffic
-
-
-class RoundCohort:
-    """The clients during one round: counts the questions, and notes what travelled and who gave no usable answer."""
-
-    def __init__(self, engine: Answering, names: list[str], round_number: int, first_ask: int = 1) -> None:
-        self._engine, self._names, self._round, self._ask = engine, names, round_number, first_ask
-        self._open: Replies[Any] | None = None
-        self.traffic = Traffic()
-        self.missing: dict[str, str] = {}
-
-    @property
-    def names(self) -> list[str]:
-        return sorted(self._names)
-
-    def ask(self, task: Callable[[D, Client], U], down: D | Mapping[str, D]) -> Replies[U]:
-        self.close()
-        shared = isinstance(down, Payload)
-        downs: Mapping[str, D] = dict.fromkeys(self.names, down) if shared else dict(down)  # type: ignore[arg-type]
-        strangers = sorted(set(downs) - set(self._names))
-        if strangers:
-            raise KeyError(f"asked {', '.join(strangers)}; the clients are {', '.join(self.names)}")
-        replies = Replies(self._stream(task, downs, Place(self._round, self._ask), shared))
-        self._ask += 1
-        self._open = replies
-        return replies
-
-    def close(self) -> None:
-        """Let answers that were not read come in: every client does its work whether or not the server looks."""
-        if self._open is not None:
-            self._open.drain()
-            self._open = None
-
-    def _stream(
-        self, task: Callable[[D, Client], U], downs: Mapping[str, D], place: Place, shared: bool
-    ) -> Iterator[tuple[str, U | Refused]]:
-        name_of_task = task.__name__
-        for name, answer in self._engine.answers(task, downs, place, shared):
-            self.traffic.received(name_of_task, name, downs[name])
-            if isinstance(answer, Refused):
-                self.missing[name] = f"{name_of_task}: {answer.reason}"
-            else:
-                self.traffic.sent(name_of_task, name, answer)
-            yield name, answer

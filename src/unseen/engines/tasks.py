@@ -10,11 +10,11 @@ import torch
 
 from unseen.client import Client, Pool
 from unseen.codec import hints_of, tensors_in
-from unseen.data.resident import Reader
-from unseen.memory import MemoryStore
+from unseen.device.resident import SampleReader
 from unseen.method import task_types
 from unseen.payload import Memory, Payload
 from unseen.randomness import generator, seeded_block
+from unseen.runs.memory import MemoryStore
 from unseen.scoring import Scoring
 from unseen.settings import Configured
 from unseen.world import World
@@ -63,7 +63,7 @@ class TaskRunner:
     def __init__(self, world: World) -> None:
         self.world = world
         self.pool = Pool(world.builders, world.device)
-        self._reader = Reader(world.dataset.domains, world.device)
+        self._reader = SampleReader(world.dataset.domains, world.device)
         self.client: Callable[..., Client] = Client  # `unseen speed` puts one with clocks in its place
         torch.set_num_threads(world.experiment.threads)
 

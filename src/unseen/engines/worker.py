@@ -7,12 +7,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from unseen.engines.frames import answer_stream, read_frame, write_frame
 from unseen.engines.tasks import Place, TaskRunner, find_task
 from unseen.errors import BadInput
 from unseen.experiment import read_experiment
-from unseen.frames import answer_stream, read_frame, write_frame
-from unseen.memory import MemoryStore
 from unseen.method import task_types
+from unseen.runs.memory import MemoryStore
 from unseen.world import build_world
 
 __all__ = ["main"]

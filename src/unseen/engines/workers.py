@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from unseen.engines.frames import read_frame, start_process, write_frame
 from unseen.engines.tasks import Place
 from unseen.errors import BadInput, ClientFailed
 from unseen.experiment import Experiment
-from unseen.frames import read_frame, start_process, write_frame
-from unseen.memory import MemoryStore
 from unseen.payload import Payload
+from unseen.runs.memory import MemoryStore
 
 __all__ = ["Workers"]
 

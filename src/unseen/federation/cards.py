@@ -12,21 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unseen.data.domain import Domain, DomainDataset, Fold, Holding, Pixels, Samples
-from unseen.data.folder import in_order
-from unseen.data.partition import per_domain
+from unseen.data.partition.partitions import per_domain
+from unseen.data.reading.class_folders import in_order
 from unseen.errors import BadInput
 from unseen.experiment import Experiment
 from unseen.task import Classification, Segmentation, Task
 from unseen.world import World, assemble, refuse_obstacles
 
-__all__ = ["Card", "Schema", "agree", "as_agreed", "card_of", "server_world", "site_world"]
+__all__ = ["Schema", "SiteCard", "agree", "as_agreed", "card_of", "server_world", "site_world"]
 
-Card = dict[str, Any]  # of one site
+SiteCard = dict[str, Any]  # of one site
 Schema = dict[str, Any]  # what the sites of a run agree on
 _SAME_EVERYWHERE = ("task", "channels", "size", "pixels", "network", "augment")
 
 
-def card_of(dataset: DomainDataset, evaluates: bool, seed: int, validation: float) -> Card:
+def card_of(dataset: DomainDataset, evaluates: bool, seed: int, validation: float) -> SiteCard:
     """What a site tells of its one domain."""
     domain = dataset.domains[0]
     holding = per_domain(validation)([domain], seed)[0] if not evaluates else None
@@ -45,7 +45,7 @@ def card_of(dataset: DomainDataset, evaluates: bool, seed: int, validation: floa
     }
 
 
-def refuse_bad_card(card: Any) -> Card:
+def refuse_bad_card(card: Any) -> SiteCard:
     """The card if every entry is of its kind and within reason, else BadInput."""
     kinds = {
         "evaluates": bool,
@@ -71,7 +71,7 @@ def refuse_bad_card(card: Any) -> Card:
     return dict(card)
 
 
-def agree(name: str, cards: Mapping[str, Card]) -> Schema:
+def agree(name: str, cards: Mapping[str, SiteCard]) -> Schema:
     """What all sites have in common, or BadInput that says who differs in what. A site may lack a class, not have its own order."""
     first, card = next(iter(sorted(cards.items())))
     problems = [
@@ -87,7 +87,7 @@ def agree(name: str, cards: Mapping[str, Card]) -> Schema:
     return {"name": name, "classes": classes, **{key: card[key] for key in _SAME_EVERYWHERE}}
 
 
-def server_world(experiment: Experiment, schema: Schema, cards: Mapping[str, Card]) -> World:
+def server_world(experiment: Experiment, schema: Schema, cards: Mapping[str, SiteCard]) -> World:
     """The world as the server knows it: who holds how much."""
     stand_ins = {name: _stand_in(name, card, schema) for name, card in sorted(cards.items())}
     sources = tuple(d for name, d in stand_ins.items() if not cards[name]["evaluates"])
@@ -137,7 +137,7 @@ def _dataset(schema: Schema, domains: tuple[Domain, ...]) -> DomainDataset:
     return DomainDataset(schema["name"], task, domains, pixels=pixels, network=schema["network"], augment=schema["augment"])
 
 
-def _stand_in(name: str, card: Card, schema: Schema) -> Domain:
+def _stand_in(name: str, card: SiteCard, schema: Schema) -> Domain:
     """Of the right shape, without memory behind it."""
     n, (height, width) = card["samples"], schema["size"]
     images: NDArray[np.uint8] = np.broadcast_to(np.uint8(0), (n, schema["channels"], height, width))
@@ -146,7 +146,7 @@ def _stand_in(name: str, card: Card, schema: Schema) -> Domain:
     return Domain(name, images, np.broadcast_to(np.uint8(0), (n, len(schema["classes"]), height, width)))
 
 
-def _stand_in_holding(domain: Domain, card: Card) -> Holding:
+def _stand_in_holding(domain: Domain, card: SiteCard) -> Holding:
     train = np.arange(card["train"], dtype=np.int64)
     validation = np.arange(card["train"], card["train"] + card["validation"], dtype=np.int64)
     return Holding(domain.name, domain.name, Samples(((domain, train),)), Samples(((domain, validation),)))

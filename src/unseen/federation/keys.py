@@ -108,7 +108,7 @@ def private_bytes(key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey) -> bytes:
 
 
 def read_signing(file: Path) -> Ed25519PrivateKey:
-    """The key with which letters are signed."""
+    """The key with which messages are signed."""
     try:
         key = serialization.load_pem_private_key(file.read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:

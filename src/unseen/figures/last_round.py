@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 
 from unseen.client import Client
-from unseen.codec import CodecError, State, same_bits
+from unseen.codec import CodecError
 from unseen.deploy.finished import FinishedRun
-from unseen.engines.engine import Answering
-from unseen.engines.local import LocalEngine, RoundCohort
+from unseen.engines.cohort import Answering, RoundCohort
+from unseen.engines.local import LocalEngine
 from unseen.engines.tasks import Place
 from unseen.errors import BadInput
-from unseen.folder import Checkpoint, RunFolder, read_checkpoint
 from unseen.method import Refused
 from unseen.payload import Payload
+from unseen.runs.folder import Checkpoint, RunFolder, read_checkpoint
+from unseen.state import State, same_bits
 from unseen.world import World
 
 __all__ = ["LastRound", "client_model", "repeat_last_round"]

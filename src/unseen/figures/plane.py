@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unseen.codec import State
 from unseen.data.domain import Samples
 from unseen.deploy.finished import FinishedRun
 from unseen.errors import BadInput
@@ -24,6 +23,7 @@ from unseen.figures.last_round import repeat_last_round
 from unseen.figures.outputs import drawn
 from unseen.figures.surface import filter_direction, levels_of, losses_around
 from unseen.randomness import generator
+from unseen.state import State
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

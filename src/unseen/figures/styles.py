@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unseen.data.gap import gap_matrix
+from unseen.data.checks.gap import gap_matrix
 from unseen.deploy.finished import FinishedRun
 from unseen.errors import BadInput
 from unseen.figures.drawing import heat_map, sheet, show_image
@@ -56,7 +56,7 @@ def generated(run: FinishedRun, images: int = 3) -> Figure:
         x = normalised(run, drawn(domain, images).take(torch.arange(min(images, len(domain))))[0])
         with torch.inference_mode():
             perturbation = net.eval()(x)
-        novel = _pixels(run, discrepancy.restyle(x, perturbation, method.alpha))
+        novel = _pixels(run, discrepancy.perturb(x, perturbation, method.alpha))
         for number, triple in enumerate(zip(_pixels(run, x), ((perturbation + 1) / 2).numpy(), novel, strict=True)):
             for panel, title, picture in zip(row[3 * number :], (domain.name, "perturbation", "generated"), triple, strict=False):
                 show_image(panel, picture, title)
@@ -87,7 +87,7 @@ def restyled(run: FinishedRun, lam: float = 1.0) -> Figure:
     columns = [(first.name, x)]
     for domain in others:
         style = normalised(run, drawn(domain, 1).take(torch.tensor([0]))[0])
-        new = fourier.restyle(x, fourier.low_amplitudes(style, alpha), torch.tensor([lam]), alpha)
+        new = fourier.restyle_amplitudes(x, fourier.low_amplitudes(style, alpha), torch.tensor([lam]), alpha)
         columns += [(f"{domain.name}", style), (f"{first.name} as {domain.name}", new)]
     for column, (title, picture) in enumerate(columns):
         pixels = _pixels(run, picture)[0]

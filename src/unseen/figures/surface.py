@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unseen.codec import State
 from unseen.data.domain import Samples
 from unseen.deploy.finished import FinishedRun
 from unseen.figures.drawing import sheet
 from unseen.figures.outputs import drawn, normalised
 from unseen.randomness import generator
+from unseen.state import State
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -33,17 +33,18 @@ from torch import Tensor
 from torch.func import functional_call
 
 from unseen.client import Client
-from unseen.method import Cohort, Fresh, Method, Surroundings, on_client, state_of
+from unseen.device.twice import DifferentiatedTwice
+from unseen.method import Cohort, Fresh, Method, Surroundings, on_client
 from unseen.moments import moments_of, restore_moments
 from unseen.networks.base import Outputs, TaskNet
 from unseen.ops.contrast import info_nce, nt_xent, versions_of
-from unseen.ops.fourier import draw_rows, low_amplitudes, restyle, take_rows
+from unseen.ops.fourier import draw_rows, low_amplitudes, restyle_amplitudes, take_rows
 from unseen.ops.morphology import edge_regions
-from unseen.ops.twice import DifferentiatedTwice
 from unseen.parts.aggregation import Aggregate, Aggregation, Mean
 from unseen.parts.sam import SAM, descend
 from unseen.payload import Memory, Nothing, Payload, State, carries
 from unseen.settings import hyper
+from unseen.state import state_of
 from unseen.task import Task
 
 __all__ = ["ELCFS"]
@@ -177,7 +178,7 @@ class ELCFS(Method[Aggregate]):
         lows = [low for _, low in sorted(bank.items())]
         rows = draw_rows([len(low) for low in lows], len(x), self.restyled, client.rng)
         lam = self.lam_low + (self.lam_high - self.lam_low) * torch.rand(rows.shape, generator=client.rng)
-        t = restyle(x, take_rows(lows, rows).to(x), lam.to(x), self.alpha)
+        t = restyle_amplitudes(x, take_rows(lows, rows).to(x), lam.to(x), self.alpha)
         return t.clamp(*client.pixel_range) if self.clip else t
 
     def objective(self, net: TaskNet, task: Task, x: Tensor, t: Tensor, y: Tensor) -> Tensor:

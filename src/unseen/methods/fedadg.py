@@ -24,15 +24,16 @@ import torch
 from torch import Tensor, nn
 
 from unseen.client import Batch, Client
-from unseen.method import Cohort, Fresh, Method, Shapes, Surroundings, on_client, state_of
+from unseen.method import Cohort, Fresh, Method, Shapes, Surroundings, on_client
 from unseen.networks.adversarial import Discriminator, DistributionGenerator
 from unseen.ops import adversarial as ops
 from unseen.ops.averaging import mean
-from unseen.ops.descent import descend, give_momentum, momentum_of
+from unseen.ops.descent import give_momentum, momentum_of, own_step
 from unseen.parts import part_obstacles
 from unseen.parts.aggregation import Aggregate, Aggregation, Uniform
 from unseen.payload import Memory, Payload, State
 from unseen.settings import hyper
+from unseen.state import state_of
 
 __all__ = ["FedADG"]
 
@@ -131,7 +132,7 @@ class FedADG(Method[Server]):
 
         @client.step
         def classify(x: Tensor, y: Tensor) -> None:
-            descend(optimizer, self._error(net(x), y))
+            own_step(optimizer, self._error(net(x), y))
 
         for epoch in range(self.classification_epochs):
             self._warm_up(optimizer, self.lr_f, epoch - 1)
@@ -150,7 +151,7 @@ class FedADG(Method[Server]):
             loss = self.lambda1 * self._error(out.logits, y)
             if critic:
                 loss = loss + self.lambda0 * ops.feature_loss(critic(out.features, self._label(y, client)))
-            descend(optimizer_f, loss)
+            own_step(optimizer_f, loss)
 
         @client.step
         def update_d(x: Tensor, y: Tensor, z: Tensor) -> None:  # Step c7
@@ -159,12 +160,12 @@ class FedADG(Method[Server]):
                 h = net.train(self.extract == "training")(x, full=True).features
                 h_ref = generator(z, label) if generator else z
             net.train()
-            descend(optimizer_d, ops.discriminator_loss(critic(h, label), critic(h_ref, label), self.discriminator_loss))
+            own_step(optimizer_d, ops.discriminator_loss(critic(h, label), critic(h_ref, label), self.discriminator_loss))
 
         @client.step
         def update_g(_x: Tensor, y: Tensor, z: Tensor) -> None:  # Step c8
             label = self._label(y, client)
-            descend(optimizer_g, ops.generator_loss(critic(generator(z, label), label), self.generator_loss))
+            own_step(optimizer_g, ops.generator_loss(critic(generator(z, label), label), self.generator_loss))
 
         steps = {"fc": update_fc, **({"d": update_d} if critic else {}), **({"g": update_g} if generator else {})}
         width = self._noise(net.feature_size) if generator else net.feature_size if critic else 0

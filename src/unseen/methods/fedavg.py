@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from unseen.client import Client
-from unseen.method import Cohort, Fresh, Method, Surroundings, on_client, state_of
+from unseen.method import Cohort, Fresh, Method, Surroundings, on_client
 from unseen.optimizers import OptimizerName, make_optimizer
 from unseen.parts import part_obstacles
 from unseen.parts.aggregation import Aggregate, Aggregation, Mean
@@ -22,6 +22,7 @@ from unseen.parts.sam import SAM, descend
 from unseen.parts.views import Views, task_loss, views_of
 from unseen.payload import Payload, State
 from unseen.settings import hyper
+from unseen.state import state_of
 
 __all__ = ["FedAvg"]
 

@@ -30,11 +30,11 @@ import torch
 from torch import Tensor, nn
 
 from unseen.client import Client
-from unseen.method import Cohort, Fresh, Method, Shapes, Surroundings, on_client, state_of
+from unseen.method import Cohort, Fresh, Method, Shapes, Surroundings, on_client
 from unseen.networks.base import Outputs, TaskNet
 from unseen.networks.generator import ImageGenerator
 from unseen.ops.averaging import mean
-from unseen.ops.discrepancy import clipped_discrepancy, discrepancy, follow, restyle
+from unseen.ops.discrepancy import clipped_discrepancy, discrepancy, follow, perturb
 from unseen.optimizers import OptimizerName, make_optimizer
 from unseen.parts import part_obstacles
 from unseen.parts.aggregation import SHA, Aggregate, Aggregation
@@ -44,6 +44,7 @@ from unseen.parts.views import Views, repeat_labels, views_of
 from unseen.parts.views import task_loss as loss_over_views
 from unseen.payload import Memory, Payload, State
 from unseen.settings import hyper
+from unseen.state import state_of
 from unseen.task import Task
 
 __all__ = ["FedDAG"]
@@ -194,7 +195,7 @@ class FedDAG(Method[Server]):
 
     def generator_loss(self, student: TaskNet, task: Task, f: Tensor, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
         """L_cls - L_dis (Eq. 1-3)."""
-        seen = student(restyle(x, perturbation, self.alpha), full=True)
+        seen = student(perturb(x, perturbation, self.alpha), full=True)
         novelty = clipped_discrepancy(f, self.feature_of(seen), self.m).mean()
         label = task.loss(seen.logits, repeat_labels(y, len(x)), self.smoothing)
         return self.label_weight * label - self.discrepancy_weight * novelty
@@ -205,7 +206,7 @@ class FedDAG(Method[Server]):
         """L_cls + L_sim (Eq. 4)."""
         if self.train_on == "perturbations":
             return loss_over_views(task, mixed(student, self.alpha * perturbation, mixing), y, self.views, self.smoothing)
-        seen = mixed(student, torch.cat([x, restyle(x, perturbation, self.alpha)]), mixing, full=True)
+        seen = mixed(student, torch.cat([x, perturb(x, perturbation, self.alpha)]), mixing, full=True)
         generated = slice(len(x), None)
         similarity = discrepancy(f, self.feature_of(seen)[generated]).mean()
         judged = seen.logits if self.task_loss == "both" else seen.logits[generated]

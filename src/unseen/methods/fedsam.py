@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from unseen.client import Client
-from unseen.method import Cohort, Fresh, Method, Surroundings, on_client, state_of
+from unseen.method import Cohort, Fresh, Method, Surroundings, on_client
 from unseen.ops.sharpness import sam_step
 from unseen.optimizers import OptimizerName, make_optimizer
 from unseen.parts import part_obstacles
@@ -26,6 +26,7 @@ from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
 from unseen.parts.views import Views, task_loss, views_of
 from unseen.payload import Payload, State
 from unseen.settings import hyper
+from unseen.state import state_of
 
 __all__ = ["FedSAM"]
 

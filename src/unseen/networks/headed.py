@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from unseen.codec import State
 from unseen.networks.base import Outputs, TaskNet
+from unseen.state import State
 
 __all__ = ["HeadedNet", "TwoLayerHead"]
 

@@ -12,9 +12,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from unseen.codec import State
 from unseen.errors import BadInput
 from unseen.networks.headed import HeadedNet
+from unseen.state import State
 
 __all__ = ["Official", "load_weights"]
 

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unseen.codec import State
 from unseen.errors import BadInput
 from unseen.networks.headed import HeadedNet
+from unseen.state import State
 
 __all__ = ["Attention", "VisionTransformer", "vit_b_16", "vit_b_32"]
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from unseen.codec import State
 from unseen.errors import NoReplies
-from unseen.ops.lists import copy_all
+from unseen.state import State, copy_all
 
 __all__ = ["mean"]
 

@@ -9,9 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unseen.codec import State
 from unseen.ops.averaging import mean
-from unseen.ops.lists import copied
+from unseen.state import State, copied
 
 __all__ = [
     "Eps", "Scored", "balanced_weights", "changed_share", "direction", "generalisation_scores", "perturbed", "retained", "within_client",

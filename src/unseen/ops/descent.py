@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unseen.codec import State
+from unseen.state import State
 
-__all__ = ["descend", "give_momentum", "momentum_of"]
+__all__ = ["give_momentum", "momentum_of", "own_step"]
 
 
-def descend(optimizer: Optimizer, loss: Tensor) -> None:
+def own_step(optimizer: Optimizer, loss: Tensor) -> None:
     """A step of one optimiser. Networks that are not its own are fixed: no gradient is computed for them."""
     optimizer.zero_grad()
     loss.backward(inputs=[weight for group in optimizer.param_groups for weight in group["params"]])

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["clipped_discrepancy", "discrepancy", "follow", "restyle"]
+__all__ = ["clipped_discrepancy", "discrepancy", "follow", "perturb"]
 
 
 def discrepancy(features: Tensor, others: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def clipped_discrepancy(features: Tensor, others: Tensor, m: float) -> Tensor:
     return discrepancy(features, others).clamp(max=m)
 
 
-def restyle(images: Tensor, perturbation: Tensor, alpha: float) -> Tensor:
+def perturb(images: Tensor, perturbation: Tensor, alpha: float) -> Tensor:
     """x^ = x + alpha G(x) (FedDAG, Eq. 2)."""
     return images + alpha * perturbation
 

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from unseen.codec import State
 from unseen.ops.averaging import mean
-from unseen.ops.lists import copied
+from unseen.state import State, copied
 
 __all__ = ["add_dynamic_gradient", "buffers_of", "dynamic_aggregate", "dynamic_pull", "parameters_of", "updated_drift"]
 

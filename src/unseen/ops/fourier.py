@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["draw_rows", "low_amplitudes", "low_spectrum", "restyle", "take_rows", "window"]
+__all__ = ["draw_rows", "low_amplitudes", "low_spectrum", "restyle_amplitudes", "take_rows", "window"]
 
 
 def window(size: tuple[int, int], alpha: float) -> tuple[int, int]:
@@ -46,7 +46,7 @@ def low_amplitudes(x: Tensor, alpha: float) -> Tensor:
     return low_spectrum(x, alpha).abs()
 
 
-def restyle(x: Tensor, amplitudes: Tensor, lam: Tensor, alpha: float) -> Tensor:
+def restyle_amplitudes(x: Tensor, amplitudes: Tensor, lam: Tensor, alpha: float) -> Tensor:
     """Eq. 2-3: the amplitudes in the window become (1 - lam) A + lam A_n, the phases stay.
 
     Images x [n, C, H, W], amplitudes A_n [..., n, C, 2b + 1, b + 1] and ratios lam [..., n] to images [..., n, C, H, W].

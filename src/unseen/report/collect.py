@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from unseen.errors import BadInput
-from unseen.folder import read_run
-from unseen.report.record import Record, read_records
 from unseen.report.tables import Cell
+from unseen.runs.folder import read_run
+from unseen.runs.record import Record, read_records
 
 __all__ = ["BENCH_FILE", "Collected", "Run", "collect", "differences"]
 

@@ -9,10 +9,10 @@ from typing import Any
 from unseen.errors import BadInput
 from unseen.report.charts import COLOURS, class_chart, line_chart
 from unseen.report.collect import Collected, Run
-from unseen.report.select import RULES, Rule
 from unseen.report.statistics import Comparison, compare, interval_of, scores_by_method
 from unseen.report.summary import client_bytes, companion_of, curves, partitions, round_bytes, settings, time_split, traffic
 from unseen.report.tables import AVERAGE, Stat, Table, comparison
+from unseen.runs.selection import RULES, Rule
 
 __all__ = ["page_environment", "render_page", "size_text"]
 

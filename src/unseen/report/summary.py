@@ -9,8 +9,8 @@ from typing import Any
 
 from unseen.report.charts import Line
 from unseen.report.collect import Run
-from unseen.report.select import RULES
 from unseen.report.tables import Stat
+from unseen.runs.selection import RULES
 
 __all__ = [
     "Companion",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from unseen.errors import choose
-from unseen.report.record import Record
-from unseen.report.select import RULES
+from unseen.runs.record import Record
+from unseen.runs.selection import RULES
 
 __all__ = ["Cell", "Stat", "Table", "comparison", "to_csv", "to_latex", "to_markdown"]
 

@@ -7,15 +7,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unseen.errors import BadInput, choose
-from unseen.report.record import Record
-from unseen.report.traffic import total_bytes
-
-if TYPE_CHECKING:
-    from unseen.training import Watch
-    from unseen.world import World
+from unseen.runs.record import Record
+from unseen.runs.traffic import total_bytes
+from unseen.runs.watch import Watch
+from unseen.world import World
 
 __all__ = ["TRACKERS", "Tracked", "Tracker", "refuse_missing", "scalars"]
 

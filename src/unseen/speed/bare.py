@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.optim import Adam
 
-from unseen.graphs import no_collection
-from unseen.networks.formats import fast_precision, memory_format
+from unseen.device.formats import fast_precision, memory_format
+from unseen.device.graphs import no_collection
 from unseen.randomness import seeded_block
 from unseen.world import World
 

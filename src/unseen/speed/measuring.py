@@ -25,7 +25,7 @@ from unseen.experiment import Experiment
 from unseen.methods import METHODS, method_class
 from unseen.networks import build_network
 from unseen.parts import PARTS
-from unseen.report.traffic import total_bytes
+from unseen.runs.traffic import total_bytes
 from unseen.scoring import Model
 from unseen.settings import settings_of
 from unseen.speed.bare import Bare
@@ -33,7 +33,7 @@ from unseen.speed.split import Clock, ClockedRunner, Split, clock_of
 from unseen.speed.synthetic import TARGET, synthetic
 from unseen.world import World, build_world
 
-__all__ = ["Case", "Measured", "Plan", "fastest", "machine", "measure"]
+__all__ = ["Case", "Measured", "SpeedPlan", "fastest", "machine", "measure"]
 
 _SIDE = 64  # pixels of made-up images
 _ONE_PASS: dict[str, dict[str, Any]] = {  # a round of about one pass, with all that makes the method what it is
@@ -44,7 +44,7 @@ _ONE_PASS: dict[str, dict[str, Any]] = {  # a round of about one pass, with all 
 
 
 @dataclass(frozen=True)
-class Plan:
+class SpeedPlan:
     """What to measure. Without `data`, noise: three clients with `steps` whole batches each."""
 
     methods: tuple[str, ...] = ()  # none: all
@@ -111,7 +111,7 @@ class Measured:
         return {**asdict(self), "ratio": self.ratio, "augmented_ratio": self.augmented_ratio}
 
 
-def measure(plan: Plan, say: Callable[[str], None] = lambda _: None) -> Iterator[tuple[int, Case, Measured]]:
+def measure(plan: SpeedPlan, say: Callable[[str], None] = lambda _: None) -> Iterator[tuple[int, Case, Measured]]:
     """Every case of the plan in turn: how many there are, which it was, what it came to. Mistakes come before the first."""
     threads = torch.get_num_threads()
     cases = _cases(plan, say)
@@ -149,7 +149,7 @@ def fastest(sides: Mapping[str, Callable[[], object]], repeats: int, clock: Cloc
     return best
 
 
-def _cases(plan: Plan, say: Callable[[str], None]) -> list[Case]:
+def _cases(plan: SpeedPlan, say: Callable[[str], None]) -> list[Case]:
     """All that can be measured. A method that was asked for by name must fit; of all methods, those that fit."""
     cases, made, side = [], dict[bool, DomainDataset](), plan.size or _SIDE
     for network in plan.networks:
@@ -169,7 +169,7 @@ def _cases(plan: Plan, say: Callable[[str], None]) -> list[Case]:
     return cases
 
 
-def _experiment(plan: Plan, method: str, network: str, made: DomainDataset | None) -> Experiment:
+def _experiment(plan: SpeedPlan, method: str, network: str, made: DomainDataset | None) -> Experiment:
     cls = method_class(method)
     own = {s.name for s in settings_of(cls)}
     values = {key: value for key, value in {"batch": plan.batch, "epochs": 1, **_ONE_PASS.get(method, {})}.items() if key in own}
@@ -218,7 +218,7 @@ class _Rounds:
         return split, traffic.rows()
 
 
-def _measured(case: Case, plan: Plan, folder: Path) -> Measured:
+def _measured(case: Case, plan: SpeedPlan, folder: Path) -> Measured:
     on_gpu = case.world.device.type == "cuda"
     clock = clock_of(case.world.device)
     rounds, bare = _Rounds(case.world, folder), Bare(case.world, plan.batch)

@@ -15,8 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from unseen.client import Batch, Client
 from unseen.data.domain import Samples
 from unseen.engines.tasks import Place, TaskRunner
-from unseen.memory import MemoryStore
 from unseen.payload import Payload
+from unseen.runs.memory import MemoryStore
 from unseen.world import World
 
 __all__ = ["PHASES", "Clock", "ClockedRunner", "Split", "clock_of"]

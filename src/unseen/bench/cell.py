@@ -1,0 +1,66 @@
+"""One cell of a benchmark in a process of its own: `python -m unseen.bench.cell` reads cells and writes how each ended.
+
+On its standard streams as framed messages, one cell after another, until its input ends; then it ends too, in the middle of a cell if
+need be. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from unseen.engines.frames import answer_stream, read_frame, write_frame
+from unseen.errors import BadInput, ClientFailed, NoReplies
+from unseen.experiment import read_experiment
+from unseen.runs.watch import Silent
+from unseen.training import train
+
+__all__ = ["main", "run_cell", "why"]
+
+
+def why(error: Exception) -> str:
+    """What a table's reader is told about a cell that failed."""
+    return str(error) if isinstance(error, BadInput | NoReplies | ClientFailed) else repr(error)
+
+
+def run_cell(description: Mapping[str, Any], folder: Path) -> str:
+    """Run one cell to its end, from where its folder stands. Returns why it failed; nothing if it did not."""
+    try:
+        train(read_experiment(description), folder, resume=True, watch=Silent())
+    except OSError:  # a full disk is not this cell's fault
+        raise
+    except Exception as error:
+        return why(error)
+    return ""
+
+
+def end_with(pipe: int) -> None:
+    """A command that was killed takes its runs with it: they are whole on disk at any moment, and their folders and GPU are free again."""
+    ended = select.poll()
+    ended.register(pipe, 0)  # nothing to read is waited for, only the end
+    ended.poll()
+    os._exit(1)
+
+
+def main() -> None:
+    answers = answer_stream()
+    if hasattr(select, "poll"):  # not on every platform
+        Thread(target=end_with, args=(sys.stdin.fileno(),), daemon=True).start()
+    while True:
+        try:
+            header, _ = read_frame(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            write_frame(answers, {"failed": run_cell(header["experiment"], Path(header["folder"]))})
+        except OSError as error:
+            write_frame(answers, {"os_error": error.strerror or str(error), "errno": error.errno})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""The runs of a benchmark one after the other, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from unseen.bench.cell import why
+from unseen.bench.plan import BenchmarkCell
+from unseen.engines.workers import Workers
+from unseen.report.trackers import Tracked
+from unseen.runs.watch import Watch
+from unseen.training import train
+
+__all__ = ["run_benchmark"]
+
+
+def run_benchmark(cells: Sequence[BenchmarkCell], out: Path, workers: int, watch: Watch, track: Sequence[str] = ()) -> dict[str, str]:
+    """Run every cell; a cell that fails is reported and the others go on. `track` names trackers. Returns what failed, and why."""
+    failed: dict[str, str] = {}
+    with ExitStack() as stack:
+        experiment = cells[0].experiment
+        pool = stack.enter_context(Workers(workers, experiment.threads)) if workers > 1 and experiment.rebuildable else None
+        for number, cell in enumerate(cells, 1):
+            watch.say(f"[{number}/{len(cells)}] {cell.folder}")
+            try:
+                with Tracked(watch, track, out / cell.folder) as tracked:
+                    train(cell.experiment, out / cell.folder, resume=True, workers=pool, watch=tracked)
+            except OSError:  # a full disk is not this cell's fault, and the next would meet it too
+                raise
+            except Exception as error:
+                failed[cell.folder] = why(error)
+                watch.say(f"failed: {failed[cell.folder]}")
+    return failed

@@ -1,1 +1,0 @@
-"""Flower carries the letters. Everything that touches its interfaces is in this folder."""

@@ -1,0 +1,284 @@
+"""The server's way to the sites: a Flower run whose ServerApp is this very process.
+
+The SuperLink runs in process isolation, where somebody else takes up the task of a run; that somebody is `unseen run`. So the
+method, its records and its checkpoint stay in one process that a user can watch, stop and resume, and Flower carries the messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import httpx
+from cryptography.hazmat.primitives import serialization
+from flwr.app import Message
+from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import SubStatus
+from flwr.common.serde import run_from_proto
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.fab_pb2 import Fab
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.error import FlowerError
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_confirm_message_received_fn_protobuf, make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError, pull_and_inflate_object_from_tree
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.run import RunNotRunningException
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
+
+from unseen.federation.flower.records import COULD_NOT_ANSWER, MESSAGE_TYPE, from_records, to_records
+from unseen.federation.kits import Federation
+from unseen.federation.messages import SignedMessage
+
+__all__ = ["FlowerCarrier", "register_clients"]
+
+_APP = """
+[project]
+name = "unseen-messages"
+version = "1.0.0"
+description = "Carries messages. The code that reads them is installed where it runs."
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "unseen"
+[tool.flwr.app.components]
+serverapp = "unseen_letters.nothing:app"
+clientapp = "unseen_letters.nothing:app"
+[tool.flwr.app.config]
+"""
+_POLL, _LOOK_AROUND, _HEARTBEAT = 0.1, 2.0, 10.0  # seconds
+_PATIENCE = 20.0  # seconds to wait for the content of an answer, once its head is there, before others have their turn
+_ABSENT = 60.0  # seconds to wait for a site that is not connected
+# The SuperLink is away, lost what was being sent, or gave the run up.
+_AGAIN = (httpx.HTTPError, FlowerError, ObjectPushError, ObjectPullError, RunNotRunningException, ConnectionError)
+
+
+def register_clients(federation: Federation, address: str) -> None:
+    """Tell the SuperLink whose keys may connect."""
+    control = _control(federation, address)
+    try:
+        known = {bytes(node.public_key) for node in control.ListNodes(ListNodesRequest()).nodes_info}
+        for client in federation.clients:
+            key = _node_key(federation, client)
+            if key not in known:
+                control.RegisterNode(RegisterNodeRequest(public_key=key, name=client))
+    finally:
+        control.close()
+
+
+def _control(federation: Federation, address: str) -> Any:
+    version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+    certificates = federation.ca.read_bytes()
+    return ControlHttpClient.from_server_address(
+        server_address=address, insecure=False, root_certificates=certificates, interceptors=[version]
+    )
+
+
+def _node_key(federation: Federation, client: str) -> bytes:
+    key: bytes = public_key_to_bytes(serialization.load_ssh_public_key(federation.clients[client]["node"].encode()))
+    return key
+
+
+class _Link:
+    """One Flower run, taken up by this process."""
+
+    def __init__(self, federation: Federation, address: str) -> None:
+        self._federation, self._address, self._ca = federation, address, federation.ca.read_bytes()
+        token = self._take_up(self._start())
+        self.grid = HttpGrid(address, root_certificates=self._ca, token=token)
+        self._client = self._runtime(RuntimeTokenHttpInterceptor(token))
+        given = self._client.PullTaskInput(PullTaskInputRequest())
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = given.task_id, given.run.run_id, given.context.node_id
+        self.grid.set_run(run_from_proto(given.run))
+        self._arriving: dict[str, Any] = {}  # answers of which only the head is here, by the message they answer
+        self._ended = threading.Event()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _start(self) -> int:
+        fab, _ = build_fab_from_files({"pyproject.toml": _APP.encode(), "unseen_letters/nothing.py": b"# nothing\n"})
+        control = _control(self._federation, self._address)
+        try:
+            request = StartRunRequest(fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab))
+            return int(control.StartRun(request).run_id)
+        finally:
+            control.close()
+
+    def _take_up(self, run: int) -> str:
+        """The token of the run's task. Tasks that an earlier process left behind are ended on the way."""
+        secret = (self._federation.path / "secrets/exec.secret").read_bytes()
+        taker = self._runtime(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={"/flwr.proto.Runtime/AcquireTask"}))
+        try:
+            while True:
+                acquired = taker.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+                if acquired.token and acquired.task.run_id == run:
+                    return str(acquired.token)
+                if not acquired.token:
+                    raise ConnectionError("the SuperLink gave this run's task to somebody else; is a flower-superexec running?")
+                stray = self._runtime(RuntimeTokenHttpInterceptor(acquired.token))
+                with contextlib.suppress(*_AGAIN):
+                    stray.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details="left behind"))
+                stray.close()
+        finally:
+            taker.close()
+
+    def _runtime(self, interceptor: Any) -> Any:
+        version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
+        return RuntimeHttpClient.from_server_address(
+            server_address=self._address, insecure=False, root_certificates=self._ca, interceptors=[version, interceptor]
+        )
+
+    def _beat(self) -> None:
+        while not self._ended.wait(_HEARTBEAT):
+            with contextlib.suppress(*_AGAIN):
+                self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+
+    def nodes(self) -> dict[bytes, tuple[int, str]]:
+        """The sites that are connected: node and time of connection, by public key."""
+        return {bytes(n.public_key): (n.node_id, n.last_activated_at) for n in self.grid.get_nodes() if n.status == "online"}
+
+    def send(self, node: int, message: SignedMessage, seconds: float) -> str:
+        (number,) = self.grid.push_messages([Message(to_records(message), node, MESSAGE_TYPE, ttl=seconds + 3600)])
+        return str(number)
+
+    def replies(self, numbers: set[str], until: float) -> Iterator[tuple[str, Any]]:
+        """What came in answer to these messages, one in memory at a time; None for one whose content was lost."""
+        if not numbers:
+            return
+        client, run, node = self.grid._runtime_client, self.grid.run.run_id, self.grid.node
+        pull = make_pull_object_fn_protobuf(client.PullObject, node, run)
+        confirm = make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, run)
+        pulled = client.PullMessages(PullAppMessagesRequest(message_ids=numbers))
+        heads = (head.metadata.reply_to_message_id for head in pulled.messages_list)
+        self._arriving.update(zip(heads, pulled.message_object_trees, strict=True))
+        for number, tree in list(self._arriving.items()):
+            seconds = min(_PATIENCE, max(0.0, until - time.monotonic()))
+            try:
+                # Flower waits a second, then ten, before it looks again for what has not arrived; here it is 50 ms, then 0.5 s.
+                message = pull_and_inflate_object_from_tree(
+                    tree, pull, confirm, return_type=Message, max_time=seconds, initial_backoff=0.05, backoff_cap=0.5
+                )
+            except ObjectPullError as error:
+                if "timeout" in str(error):
+                    continue  # a slow site; it must not keep the others waiting
+                message = None
+            del self._arriving[number]
+            yield number, message
+
+    def close(self, well: bool = True) -> None:
+        self._ended.set()
+        with contextlib.suppress(*_AGAIN):
+            if well:
+                self._client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
+        self.grid.close()
+        self._client.close()
+
+
+class FlowerCarrier:
+    """Carries messages to the sites of a federation. A lost SuperLink, run or site costs time, not the exchange."""
+
+    def __init__(self, federation: Federation, address: str | None = None, say: Callable[[str], None] = lambda message: None) -> None:
+        self._federation, self._address, self._say = federation, address or federation.address, say
+        self._keys = {client: _node_key(federation, client) for client in federation.clients}
+        self._link: _Link | None = None
+
+    def exchange(self, messages: Mapping[str, SignedMessage], seconds: float) -> Iterator[tuple[str, SignedMessage | str]]:
+        round_trip = _Exchange(messages, self._keys, seconds)
+        while not round_trip.over:
+            try:
+                self._link = self._link or _Link(self._federation, self._address)
+                yield from round_trip.go_on(self._link)
+                time.sleep(_POLL)
+            except _AGAIN as error:
+                self._say(f"the SuperLink at {self._address} does not answer ({type(error).__name__}); trying again")
+                self._drop()
+                round_trip.forget_sent()
+                time.sleep(1.0)
+        yield from round_trip.late()
+
+    def _drop(self) -> None:
+        if self._link is not None:
+            self._link.close(well=False)
+            self._link = None
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+class _Exchange:
+    """One question to several sites, until each answered or the time is up."""
+
+    def __init__(self, messages: Mapping[str, SignedMessage], keys: Mapping[str, bytes], seconds: float) -> None:
+        self._waiting, self._keys, self._seconds = dict(messages), keys, seconds
+        self._sent: dict[str, str] = {}  # message -> client
+        self._connection: dict[str, tuple[int, str]] = {}  # of each client when it was last sent to
+        self._began = self._last_look = time.monotonic()
+        self._seen = dict.fromkeys(messages, self._began)  # when each client was last connected
+        self._last_look -= _LOOK_AROUND
+
+    @property
+    def over(self) -> bool:
+        return not self._waiting or time.monotonic() - self._began > self._seconds
+
+    def forget_sent(self) -> None:
+        """The run that carried the questions is gone: they are sent again."""
+        self._sent.clear()
+        self._connection.clear()
+
+    def go_on(self, link: _Link) -> Iterator[tuple[str, SignedMessage | str]]:
+        """Send what is to be sent; the answers that came, and who is not there."""
+        now = time.monotonic()
+        if now - self._last_look >= _LOOK_AROUND:
+            self._last_look = now
+            yield from self._send(link, link.nodes(), now)
+        for number, message in link.replies(set(self._sent), self._began + self._seconds):
+            client = self._sent.pop(number, None)
+            if client is None or client not in self._waiting:
+                continue
+            outcome = _outcome(message)
+            if outcome is None:
+                self._connection.pop(client, None)  # it is asked again
+            else:
+                del self._waiting[client]
+                yield client, outcome
+
+    def _send(self, link: _Link, nodes: Mapping[bytes, tuple[int, str]], now: float) -> Iterator[tuple[str, str]]:
+        """To every site that is connected and was not asked over this connection: a site that was restarted lost its question."""
+        for client in list(self._waiting):
+            connection = nodes.get(self._keys[client])
+            if connection is None:
+                if now - self._seen[client] > min(_ABSENT, self._seconds):
+                    del self._waiting[client]
+                    yield client, "not connected"
+                continue
+            self._seen[client] = now
+            if self._connection.get(client) != connection:
+                self._sent[link.send(connection[0], self._waiting[client], self._seconds)] = client
+                self._connection[client] = connection
+
+    def late(self) -> Iterator[tuple[str, str]]:
+        return ((client, f"no answer within {self._seconds:g} s") for client in self._waiting)
+
+
+def _outcome(message: Any) -> SignedMessage | str | None:
+    """The message in a reply, or why there is none; None if the site or its reply was lost on the way."""
+    if message is None:
+        return None
+    if message.has_error():
+        return "failed by the site: its worker ended" if message.error.code == COULD_NOT_ANSWER else None
+    return from_records(message.content) or "the answer is no message"

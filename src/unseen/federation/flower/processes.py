@@ -1,0 +1,154 @@
+"""A Flower process that ends with the process that started it: `python -m unseen.federation.flower.processes superlink|supernode ...`.
+
+The SuperNode asks the SuperLink for work every 3 s, and looks every 0.5 s whether an answer is ready; neither can be set. A round
+trip would wait for these clocks longer than for anything else, so here they run ten times as fast. A SuperNode that was killed
+is let in again only after it missed two heartbeats; here they come every 15 s instead of 30. One whose connection breaks during
+the handshake would give up and live on deaf; here it tries again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["FlowerProcess", "main"]
+
+_QUICKER = 10
+_HEARTBEAT = 15  # seconds
+_MOST_PAUSE = 5.0  # seconds between two starts
+_GRACE = 5.0  # seconds a process has to end by itself
+_REASONS = ("[code:", "[SSL:")  # how a line begins that says why a connection failed; other lines only say that one did
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class FlowerProcess:
+    """A SuperLink or SuperNode, started again whenever it ends, until it is closed."""
+
+    def __init__(self, what: str, arguments: Sequence[str], home: Path) -> None:
+        self._command = [sys.executable, "-m", "unseen.federation.flower.processes", what, *arguments]
+        self._home = home
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pause, self._not_before = 1.0, 0.0
+        self.log = home / f"{what}.log"
+
+    def keep_alive(self) -> str | None:
+        """Start the process if it is not running. Returns why it ended, as far as its log tells, or None if it had not."""
+        ended = None
+        if self._process is not None and self._process.poll() is not None:
+            ended, self._process = self.last_words(), None
+            self._not_before = time.monotonic() + self._pause
+            self._pause = min(_MOST_PAUSE, 2 * self._pause)
+        if self._process is None and time.monotonic() >= self._not_before:
+            self._start()
+        return ended
+
+    def _start(self) -> None:
+        self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        quiet = {"FLWR_HOME": str(self._home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
+        handle = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(handle, "ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **quiet}
+            )
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def last_words(self) -> str:
+        """The last complaint in the log."""
+        with contextlib.suppress(OSError):
+            text = _COLOUR.sub("", self.log.read_text(errors="replace"))
+            lines = [line.strip() for line in text.splitlines()[-40:] if "error" in line.lower() or line.startswith(_REASONS)]
+            reasons = [line for line in lines if line.startswith(_REASONS)] or lines
+            return reasons[-1] if reasons else ""
+        return ""
+
+    def close(self) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=_GRACE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+class _QuickClock:
+    """Stands in for the module `time` where only `sleep` is used."""
+
+    @staticmethod
+    def sleep(seconds: float) -> None:
+        time.sleep(seconds / _QUICKER)
+
+
+def _persistent(make: Callable[[], Any]) -> Any:
+    """Flower's way to try again, but a connection that broke during the handshake is no reason to give up: a wrong certificate is."""
+    from flwr.supercore.retry import exponential
+
+    invoker = make()
+    give_up = invoker.should_giveup
+    invoker.should_giveup = lambda error: ("certificate" in str(error).lower() or not _is_transport(error)) and give_up(error)
+    invoker.wait_gen_factory = lambda: exponential(max_delay=_MOST_PAUSE)
+    return invoker
+
+
+def _is_transport(error: Exception) -> bool:
+    import httpx
+
+    return isinstance(error, httpx.TransportError)
+
+
+def _end_with(parent: int) -> None:
+    """A killed parent cannot tell its children, so they look."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_GRACE)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> None:
+    what = sys.argv.pop(1)
+    _end_with(os.getppid())
+    if what == "supernode":
+        import flwr.supercore.heartbeat as heartbeat
+        import flwr.supernode.fleet_http_connection as connection
+        import flwr.supernode.start_client_internal as node
+        from flwr.supernode.cli import flower_supernode
+
+        node.time = _QuickClock
+        node.pull_objects = functools.partial(node.pull_objects, initial_backoff=0.05, backoff_cap=0.5, max_tries_per_object=None)
+        connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = _HEARTBEAT
+        connection.make_simple_http_retry_invoker = functools.partial(_persistent, connection.make_simple_http_retry_invoker)
+        try:
+            flower_supernode()
+        finally:
+            # A SuperNode that lost its way to the server for good would live on in a thread, deaf; whoever started it starts another.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
+    else:
+        from flwr.superlink.cli import flower_superlink
+
+        flower_superlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What server and sites write to each other: a header of plain values, a payload of bytes, both signed.
+
+Whoever carries a message can neither change it nor write one: a site answers only what the federation's server signed for it,
+and the server counts only what the asked site signed in answer to that very question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from unseen.errors import RefusedReply
+
+__all__ = ["MOST_HEADER", "Message", "SignedMessage", "open_message", "sign"]
+
+MOST_HEADER = 4 * 2**20  # characters; an experiment and the names of a site's memories fit many times over
+Purpose = Literal["question", "answer"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A header (JSON values) and a payload (bytes, possibly none)."""
+
+    header: dict[str, Any]
+    payload: bytes = b""
+
+
+@dataclass(frozen=True)
+class SignedMessage:
+    """A message as it travels."""
+
+    header: str
+    payload: bytes
+    signature: bytes
+
+
+def sign(message: Message, key: Ed25519PrivateKey, purpose: Purpose) -> SignedMessage:
+    header = json.dumps(message.header, separators=(",", ":"), allow_nan=False)
+    return SignedMessage(header, message.payload, key.sign(_digest(header, message.payload, purpose)))
+
+
+def open_message(signed: SignedMessage, key: Ed25519PublicKey, purpose: Purpose, most_bytes: int) -> Message:
+    """The message, or RefusedReply: too large, not signed by `key` for this purpose, or no JSON object."""
+    if len(signed.header) > MOST_HEADER or len(signed.payload) > most_bytes:
+        raise RefusedReply(f"{len(signed.header) + len(signed.payload):,} bytes; at most {most_bytes:,} are taken")
+    try:
+        key.verify(signed.signature, _digest(signed.header, signed.payload, purpose))
+        header = json.loads(signed.header)
+    except (InvalidSignature, UnicodeEncodeError):
+        raise RefusedReply("the signature does not fit") from None
+    except (ValueError, RecursionError):
+        raise RefusedReply("the header cannot be read") from None
+    if not isinstance(header, dict):
+        raise RefusedReply("the header cannot be read")
+    return Message(header, signed.payload)
+
+
+def _digest(header: str, payload: bytes, purpose: Purpose) -> bytes:
+    parts = (hashlib.sha256(header.encode()).digest(), hashlib.sha256(payload).digest())
+    return b"unseen message 1 " + purpose.encode() + b"".join(parts)

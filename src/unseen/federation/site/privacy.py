@@ -1,0 +1,166 @@
+"""Clipping and Gaussian noise at the site, and how much privacy was spent.
+
+One answer is one use of the Gaussian mechanism with noise multiplier z (standard deviation z times the clipping norm) on all of
+the site's data. Opacus's accountant adds up the Renyi divergences of all answers, whatever the noise of each, and turns
+them into an epsilon. It is imported only where a policy switches privacy on.
+
+The unit of protection is the site: what an answer would be with other data altogether. Noise comes from the operating system's
+randomness, not from the run's seed, which the server knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from unseen.errors import BadInput
+from unseen.federation.site.policy import Privacy, Rejected
+from unseen.files import write_atomically
+from unseen.payload import Payload, carried
+from unseen.state import State
+
+__all__ = ["Accountant", "epsilon", "privatised"]
+
+Spent = tuple[float, int]  # noise multiplier, and how many answers left with it
+# Renyi orders to choose the best from. Opacus's own end at 63, which is too early for much noise.
+_ORDERS = [1 + 10 ** (k / 20) for k in range(-60, 101)]
+
+
+def epsilon(history: Sequence[Spent], delta: float) -> float:
+    """What answers with these noise multipliers spend together.
+
+    >>> round(epsilon([(1.0, 1)], 1e-5), 2), epsilon([], 1e-5), epsilon([(0.0, 1)], 1e-5)
+    (4.73, 0.0, inf)
+    """
+    accountant = _opacus().RDPAccountant()
+    accountant.history = [(noise, 1.0, answers) for noise, answers in history if answers]
+    if not accountant.history:
+        return 0.0
+    if any(noise == 0 for noise, _, _ in accountant.history):
+        return math.inf
+    return float(accountant.get_epsilon(delta, alphas=_ORDERS))
+
+
+def _opacus() -> Any:
+    try:
+        import opacus.accountants
+    except ImportError:
+        raise BadInput("the policy switches privacy on, which needs opacus; run: pip install 'unseen[privacy]'") from None
+    return opacus.accountants
+
+
+class Accountant:
+    """Counts a site's answers by their noise, over all runs, on its disk."""
+
+    def __init__(self, privacy: Privacy, file: Path) -> None:
+        self._privacy, self._file = privacy, file
+        self._history = _read(file) if file.exists() else []
+        if privacy.on:
+            _opacus()
+
+    def refuse_overspent(self) -> None:
+        """Before the work is done: one more answer must not exceed what the policy allows."""
+        total = epsilon(self._with_one_more(), self._privacy.delta)
+        if total > self._privacy.most_epsilon:
+            raise Rejected(f"privacy: epsilon would be {total:.2f}, at most {self._privacy.most_epsilon:g} may be spent")
+
+    def spend(self) -> float:
+        """Note one more answer before it leaves; the epsilon of all answers so far."""
+        history = self._with_one_more()
+        write_atomically(self._file, json.dumps({"answers": [{"noise": noise, "number": number} for noise, number in history]}))
+        self._history = history
+        return epsilon(history, self._privacy.delta)
+
+    def _with_one_more(self) -> list[Spent]:
+        numbers = dict(self._history)
+        numbers[self._privacy.noise] = numbers.get(self._privacy.noise, 0) + 1
+        return list(numbers.items())
+
+
+def _read(file: Path) -> list[Spent]:
+    """A site that cannot tell what it spent spends no more."""
+    try:
+        history = [(float(one["noise"]), int(one["number"])) for one in json.loads(file.read_text())["answers"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{file}, which tells how much privacy was spent, cannot be read ({type(error).__name__})") from error
+    if not all(noise >= 0 and number >= 0 for noise, number in history):
+        raise BadInput(f"{file}, which tells how much privacy was spent, holds a negative number")
+    return history
+
+
+def privatised(up: Payload, down: Payload, privacy: Privacy) -> Payload:
+    """An answer whose difference from the question, all fields together, is clipped and noised.
+
+    Integer buffers stay what they were in the question. Counts leave as they are: they are on the site's card already.
+    """
+    rng = torch.Generator().manual_seed(secrets.randbits(63))
+    kinds = {c.field: c.kind for c in carried(up)}
+    flat: list[Tensor] = []
+    bases = _states(down)
+    for name in kinds:
+        flat += [change for _, change in _changes(getattr(up, name), bases)]
+    norm = math.sqrt(sum(float(t.double().square().sum()) for t in flat))
+    factor = min(1.0, privacy.clip / norm) if norm > 0 else 1.0
+
+    def noisy(change: Tensor) -> Tensor:
+        noise = torch.randn(change.shape, generator=rng, dtype=torch.float64) * (privacy.noise * privacy.clip)
+        return (change.double() * factor + noise).to(change.dtype)
+
+    private: Payload = dataclasses.replace(cast(Any, up), **{name: _rebuilt(getattr(up, name), bases, noisy) for name in kinds})
+    return private
+
+
+def _states(down: Payload) -> list[State]:
+    values = [getattr(down, f.name) for f in dataclasses.fields(cast(Any, down))]
+    return [v for v in values if isinstance(v, dict) and v and all(isinstance(t, Tensor) for t in v.values())]
+
+
+def _base(state: State, bases: list[State]) -> State:
+    """The weights in the question that these were trained from; zeros where there are none."""
+    for base in bases:
+        if state.keys() <= base.keys() and all(base[k].shape == v.shape for k, v in state.items()):
+            return base
+    return {k: torch.zeros_like(v) for k, v in state.items()}
+
+
+def _changes(value: Any, bases: list[State]) -> list[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        return [("", value)]
+    if isinstance(value, float):
+        return [("", torch.tensor(value, dtype=torch.float64))]
+    if isinstance(value, list):
+        return [("", torch.tensor(value, dtype=torch.float64))]
+    if isinstance(value, dict) and value and all(isinstance(v, float) for v in value.values()):
+        return [("", torch.tensor(list(value.values()), dtype=torch.float64))]
+    if isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values()):
+        base = _base(value, bases)
+        return [(k, v - base[k]) for k, v in value.items() if v.is_floating_point()]
+    if isinstance(value, dict):
+        return [pair for inner in value.values() for pair in _changes(inner, bases)]
+    return []
+
+
+def _rebuilt(value: Any, bases: list[State], noisy: Any) -> Any:
+    if isinstance(value, Tensor):
+        return noisy(value)
+    if isinstance(value, float):
+        return float(noisy(torch.tensor(value, dtype=torch.float64)))
+    if isinstance(value, list):
+        return noisy(torch.tensor(value, dtype=torch.float64)).tolist()
+    if isinstance(value, dict) and value and all(isinstance(v, float) for v in value.values()):
+        numbers = noisy(torch.tensor(list(value.values()), dtype=torch.float64)).tolist()
+        return dict(zip(value, numbers, strict=True))
+    if isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values()):
+        base = _base(value, bases)
+        return {k: base[k] + noisy(v - base[k]) if v.is_floating_point() else base[k].clone() for k, v in value.items()}
+    if isinstance(value, dict):
+        return {k: _rebuilt(v, bases, noisy) for k, v in value.items()}
+    return value

@@ -1,0 +1,74 @@
+"""The worker of a site: holds data, networks and keys in memory, and answers messages on its standard streams.
+
+`python -m unseen.federation.site.process`. The process that talks to the network never sees the data; this one never sees the network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from unseen.data import DATASETS, load
+from unseen.data.checks.check import check
+from unseen.data.domain import DomainDataset
+from unseen.engines.frames import answer_stream, read_frame, write_frame
+from unseen.errors import BadInput
+from unseen.federation.kits import open_kit
+from unseen.federation.messages import SignedMessage
+from unseen.federation.site.policy import read_policy
+from unseen.federation.site.responder import Responder
+
+__all__ = ["main", "site_data"]
+
+
+def site_data(spec: str, domain: str | None, client: str, size: int | None = None) -> DomainDataset:
+    """The one domain that a site holds, under the site's name."""
+    dataset = load(spec, size=size)
+    if domain is None and len(dataset.domains) > 1:
+        where = "a data set of several sites" if spec in DATASETS else "several folders of domains"
+        raise BadInput(f"{spec} holds {where} ({', '.join(dataset.names)}); say which is yours with --domain")
+    own = dataset[domain] if domain is not None else dataset.domains[0]
+    return dataclasses.replace(dataset, domains=(dataclasses.replace(own, name=client),))
+
+
+def _set_up(settings: dict[str, Any]) -> tuple[Responder, dict[str, Any]]:
+    folder = Path(settings["folder"])
+    kit = open_kit(Path(settings["kit"]), folder)
+    dataset = site_data(settings["data"], settings["domain"], kit.client, settings["size"])
+    report = check(dataset)
+    if not report.ok:
+        raise BadInput([f"the data: {finding.message}" for finding in report.errors])
+    policy = read_policy(Path(settings["policy"]) if settings["policy"] else None)
+    responder = Responder(kit, dataset, policy, folder, settings["evaluates"], settings["device"])
+    return responder, {"samples": len(dataset.domains[0]), "warnings": [finding.message for finding in report.warnings]}
+
+
+def main() -> None:
+    os.umask(0o077)  # memories, ledger and log are their owner's alone
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    answers = answer_stream()
+    settings, _ = read_frame(sys.stdin.buffer)
+    try:
+        responder, about = _set_up(settings)
+    except BadInput as bad:
+        write_frame(answers, {"bad_input": bad.problems})
+        return
+    write_frame(answers, about)
+    while True:
+        try:
+            header, payload = read_frame(sys.stdin.buffer)
+        except EOFError:
+            return
+        signed = responder.answer(SignedMessage(header["header"], payload, bytes.fromhex(header["signature"])))
+        try:
+            write_frame(answers, {"header": signed.header, "signature": signed.signature.hex()}, signed.payload)
+        except BrokenPipeError:
+            return
+
+
+if __name__ == "__main__":
+    main()

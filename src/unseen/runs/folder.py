@@ -1,0 +1,203 @@
+"""A run's folder: what it holds, and how it survives being killed at any moment.
+
+Every file is replaced whole or appended by line. After a round: best.safetensors, then the line in records.jsonl, then the
+checkpoint; a cut between two of them is repaired on resume by going back to the last round that both agree on. Records that no
+checkpoint reaches are kept beside the new ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import safetensors.torch
+
+from unseen.codec import CodecError, decode, encode, notes_in
+from unseen.errors import BadInput
+from unseen.files import write_atomically
+from unseen.runs.memory import Versions
+from unseen.runs.record import Record, read_records, to_line
+from unseen.state import State
+
+__all__ = ["Checkpoint", "RunFolder", "read_checkpoint", "read_run"]
+
+_MAY_CHANGE = ("rounds",)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a run needs to go on: the server's state, the clients' memories by version, and the best score so far."""
+
+    round: int
+    state: Any
+    versions: Versions
+    best: float | None
+    before: list[dict[str, Any]] = field(default_factory=list)  # what travelled before round 1
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records, self.timings = path / "records.jsonl", path / "timings.jsonl"
+        self.checkpoint, self.previous = path / "checkpoint.safetensors", path / "checkpoint.previous.safetensors"
+        self.model, self.best = path / "model.safetensors", path / "best.safetensors"
+        self.memory = path / "memory"
+        self._lock: TextIO | None = None
+
+    def claim(self, run: Mapping[str, Any], resume: bool) -> bool:
+        """Take the folder for this run. True if it held the run already. Nothing is written before all is known to be well."""
+        if self.path.exists() and not self.path.is_dir():
+            raise BadInput(f"{self.path} is a file; --out needs a folder")
+        there = read_run(self.path) if self.path.exists() else None
+        if there is None:
+            others = sorted(p.name for p in self.path.iterdir() if not p.name.startswith(".")) if self.path.exists() else []
+            if others:
+                raise BadInput(f"{self.path} holds other files ({', '.join(others[:3])}); choose an empty or new folder for --out")
+        elif not resume:
+            what = f"{there['name']}, fold {there['fold']}, seed {there['experiment']['seed']}"
+            raise BadInput(f"{self.path} holds a run already ({what}); add --resume to go on with it, or choose another --out")
+        else:
+            _refuse_another_run(there, run, self.path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+            write_atomically(self.path / "run.json", json.dumps(run, indent=1) + "\n")
+        except PermissionError as error:
+            raise BadInput(f"{self.path} cannot be written ({error.strerror}); choose another --out") from error
+        return there is not None
+
+    def _take_lock(self) -> None:
+        try:
+            import fcntl
+        except ImportError:  # not on this platform
+            return
+        self._lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BadInput(f"another process is working in {self.path}; wait for it, or choose another --out") from error
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def restore(self, state_type: type, say: Any, holds: Callable[[str], bool]) -> Checkpoint | None:
+        """The newest checkpoint that can be read, that the records reach and whose memories are held; later lines are taken back."""
+        records = read_records(self.records)
+        if records and not (self.checkpoint.exists() or self.previous.exists()):  # a run that begins leaves one before its first record
+            raise BadInput(
+                f"{self.path} has records of {len(records)} rounds and no checkpoint to go on from; to begin again would lose them: "
+                "put checkpoint.safetensors back, or choose another --out, or remove the folder"
+            )
+        for file in (self.checkpoint, self.previous):
+            if not file.exists():
+                continue
+            try:
+                found = read_checkpoint(file, state_type)
+            except (CodecError, OSError, KeyError, ValueError) as error:
+                say(f"{file.name} cannot be read ({type(error).__name__}); going back further")
+                continue
+            missing = [f for kinds in found.versions.values() for f in kinds.values() if not holds(f)]
+            if found.round > len(records) or missing:
+                say(f"{file.name} is of round {found.round}, but only {len(records)} rounds are recorded whole; going back further")
+                continue
+            self._keep_rounds(found.round)
+            return found
+        if records:
+            say(f"no checkpoint can be used, so the run begins again; its records are kept as {self._set_aside().name}")
+        self._keep_rounds(0)
+        return None
+
+    def _set_aside(self) -> Path:
+        names = (self.path / f"records.lost-{number}.jsonl" for number in itertools.count(1))
+        return self.records.rename(next(name for name in names if not name.exists()))
+
+    def _keep_rounds(self, number: int) -> None:
+        for file in (self.records, self.timings):
+            if file.exists():
+                lines = file.read_bytes().split(b"\n")[:-1][:number]
+                kept = b"".join(line + b"\n" for line in lines)
+                if kept != file.read_bytes():
+                    write_atomically(file, kept)
+
+    def save_round(self, record: Record, timing: Mapping[str, Any]) -> None:
+        _append(self.records, to_line(record))
+        _append(self.timings, to_line(timing))
+
+    def save_checkpoint(self, checkpoint: Checkpoint, state_type: type) -> None:
+        notes = {
+            "round": str(checkpoint.round),
+            "versions": json.dumps(checkpoint.versions),
+            "best": json.dumps(checkpoint.best),
+            "before": json.dumps(checkpoint.before),
+        }
+        data = encode(checkpoint.state, state_type, notes)
+        if self.checkpoint.exists():
+            os.replace(self.checkpoint, self.previous)
+        write_atomically(self.checkpoint, data)
+
+    def save_model(self, file: Path, model: State, about: Mapping[str, str]) -> None:
+        """Weights under their own names. One metadata entry, because safetensors does not keep the order of several."""
+        plain = {name: value.detach().cpu().contiguous().clone() for name, value in model.items()}
+        write_atomically(file, safetensors.torch.save(plain, {"about": json.dumps(about)}))
+
+    def previous_versions(self) -> Versions:
+        """The memories that the checkpoint before this one still needs."""
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            versions: Versions = json.loads(notes_in(self.previous.read_bytes())["versions"])
+            return versions
+        return {}
+
+
+def _append(file: Path, line: bytes) -> None:
+    with file.open("ab") as stream:
+        stream.write(line)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read_checkpoint(file: Path, state_type: type) -> Checkpoint:
+    """A checkpoint whose server state is of this type."""
+    data = file.read_bytes()
+    state: Any = decode(state_type, data)
+    notes = notes_in(data)
+    return Checkpoint(int(notes["round"]), state, json.loads(notes["versions"]), json.loads(notes["best"]), json.loads(notes["before"]))
+
+
+def read_run(folder: Path) -> dict[str, Any] | None:
+    """run.json of a run's folder; None where there is none."""
+    file = folder / "run.json"
+    if not file.exists():
+        return None
+    try:
+        run = json.loads(file.read_text())
+        run["experiment"], run["name"], run["fold"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{file} cannot be read as a run ({error}); restore it, or choose another folder") from error
+    return dict(run)
+
+
+def _refuse_another_run(there: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    before, after = ({**run["experiment"], "partition (hash)": run["partition"]} for run in (there, now))
+    differing = [k for k in sorted(before.keys() | after.keys()) if before.get(k) != after.get(k) and k not in _MAY_CHANGE]
+    problems = []
+    for key in differing:
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            inside = [k for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k)]
+            problems += [f"{key}.{k} was {old.get(k)!r} and is {new.get(k)!r}" for k in inside]
+        else:
+            problems.append(f"{key} was {old!r} and is {new!r}")
+    if after["rounds"] < before["rounds"]:
+        problems.append(f"rounds was {before['rounds']} and is {after['rounds']}; a resumed run may have more rounds, not fewer")
+    if problems:
+        raise BadInput([f"{path} holds another experiment: {p}" for p in problems])

@@ -1,0 +1,47 @@
+"""How a Flower process is kept going: what makes it try again, and what its log says when it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+import httpx
+from flwr.supercore.retry import make_simple_http_retry_invoker
+
+from unseen.federation.flower.processes import FlowerProcess, _persistent
+
+
+def test_a_broken_handshake_is_tried_again_and_a_wrong_certificate_is_not() -> None:
+    invoker, tries = _persistent(make_simple_http_retry_invoker), []
+    invoker.wait_function = lambda seconds: None
+
+    def failing(text: str, times: int) -> str:
+        tries.append(text)
+        if len(tries) <= times:
+            raise httpx.ConnectError(text)
+        return "connected"
+
+    assert invoker.invoke(failing, "[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol", 3) == "connected"
+    assert len(tries) == 4
+    tries.clear()
+    with pytest.raises(httpx.ConnectError):
+        invoker.invoke(failing, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", 3)
+    assert len(tries) == 1
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("", ""),
+        ("INFO: all well\n", ""),
+        ("\x1b[91mERROR \x1b[0m: it broke\nINFO: Shutting down\n", "ERROR : it broke"),
+        ("ERROR: handshake\n[SSL: BAD] certificate has expired\nThe SuperNode ...\n", "[SSL: BAD] certificate has expired"),
+        ("[code: 2004] Failed to activate\nERROR: afterwards\n", "[code: 2004] Failed to activate"),
+    ],
+)
+def test_the_last_words_say_why(log: str, reason: str, tmp_path: Path) -> None:
+    process = FlowerProcess("supernode", [], tmp_path)
+    process.log.write_text(log)
+    assert process.last_words() == reason

@@ -1,0 +1,75 @@
+"""A site notices that its data are not those of the run's first round, and only then."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from federation_in_memory import FederationInMemory, alone
+from tiny_settings import SETTINGS
+from unseen import Experiment
+from unseen.data.domain import Domain, DomainDataset
+from unseen.federation.site.policy import Rejected
+from unseen.federation.site.same_data import refuse_other_data
+from unseen.runs.watch import Silent
+from unseen.task import Classification
+from unseen.training import train
+
+
+def with_domain(data: DomainDataset, **changes: object) -> DomainDataset:
+    old = data.domains[0]
+    return dataclasses.replace(data, domains=(Domain(**{**vars(old), **changes}),))  # type: ignore[arg-type]
+
+
+def test_one_pixel_one_label_or_one_class_is_noticed(tiny: DomainDataset, tmp_path: Path) -> None:
+    data, file = alone(tiny, "a"), tmp_path / "data.json"
+    refuse_other_data(data, file)
+    refuse_other_data(data, file)
+    images, labels = data.domains[0].images.copy(), data.domains[0].labels.copy()
+    images[-1, 0, 0, 0] ^= 1
+    labels[0] = (labels[0] + 1) % 3
+    others = [with_domain(data, images=images), with_domain(data, labels=labels), with_domain(data, images=images[:-1], labels=labels[:-1])]
+    others.append(dataclasses.replace(data, task=Classification(("one", "two", "three"))))
+    for other in others:
+        with pytest.raises(Rejected, match="data: they changed since this run began"):
+            refuse_other_data(other, file)
+    refuse_other_data(data, file)  # put back
+
+
+def test_data_that_were_prepared_again_are_the_same(tiny: DomainDataset, tmp_path: Path) -> None:
+    data, file = alone(tiny, "a"), tmp_path / "data.json"
+    for moment in (1, 2):
+        np.save(tmp_path / "images.npy", data.domains[0].images)
+        os.utime(tmp_path / "images.npy", (moment, moment))
+        refuse_other_data(with_domain(data, images=np.load(tmp_path / "images.npy", mmap_mode="r")), file)
+        noted = file.read_text()
+    refuse_other_data(with_domain(data, images=np.load(tmp_path / "images.npy", mmap_mode="r")), file)
+    assert file.read_text() == noted  # every pixel is looked at only when a file is new
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "garbage"])
+def test_a_site_that_cannot_tell_refuses(content: str, tiny: DomainDataset, tmp_path: Path) -> None:
+    (tmp_path / "data.json").write_text(content)
+    with pytest.raises(Rejected, match="data: what this run began with"):
+        refuse_other_data(alone(tiny, "a"), tmp_path / "data.json")
+
+
+def test_the_run_goes_on_without_a_site_whose_data_changed(tiny: DomainDataset, tmp_path: Path) -> None:
+    federation = FederationInMemory(tmp_path, tiny, "c")
+    first = Experiment(SETTINGS["fedsb"].build(), "tiny", "c", rounds=1)
+    train(first, tmp_path / "run", watch=Silent(), elsewhere=federation.federate(first))
+    changed = tiny["b"].images.copy()
+    changed[0] ^= 1
+    federation.dataset = dataclasses.replace(
+        tiny, domains=tuple(Domain("b", changed, d.labels) if d.name == "b" else d for d in tiny.domains)
+    )
+    federation.carrier.responders["b"] = federation.responder("b")
+    longer = dataclasses.replace(first, rounds=2)
+    records = train(longer, tmp_path / "run", resume=True, watch=Silent(), elsewhere=federation.federate(longer)).records
+    assert records[1]["missing"] == {
+        "b": "train: refused by the site: data: they changed since this run began; put them back, or start a new run"
+    }

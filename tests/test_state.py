@@ -1,0 +1,35 @@
+"""Lists of tensors, against a loop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from unseen.state import copied, copy_all
+
+
+def test_every_tensor_is_copied_in_the_targets_type_whatever_the_order() -> None:
+    sources = [torch.tensor([1.5, -2.0]), torch.tensor(7), torch.tensor([[0.1]], dtype=torch.float64), torch.tensor([3.25])]
+    targets = [torch.zeros(2, dtype=torch.float64), torch.tensor(0), torch.zeros(1, 1), torch.zeros(1)]
+    copy_all(targets, sources)
+    assert [t.tolist() for t in targets] == [[1.5, -2.0], 7, [[torch.tensor(0.1).item()]], [3.25]]
+    assert [t.dtype for t in targets] == [torch.float64, torch.int64, torch.float32, torch.float32]
+
+
+def test_lists_of_different_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        copy_all([torch.zeros(1), torch.zeros(1)], [torch.ones(1)])
+
+
+def test_copies_stay_when_the_network_moves_on() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    copies = copied(dict(net.state_dict(keep_vars=True)))
+    net(torch.rand(2, 3, 8, 8)).sum().backward()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(1)
+    assert list(copies) == list(before)
+    assert all(torch.equal(copies[name], value) and copies[name].dtype == value.dtype for name, value in before.items())
+    assert all(copy.is_contiguous() and not copy.requires_grad for copy in copies.values())
