@@ -10,11 +10,11 @@ from unseen.data.domain import Domain, DomainDataset
 from unseen.federation.kits import Federation, init, open_kit
 from unseen.federation.messages import SignedMessage
 from unseen.federation.server.engine import FederatedRun, Terms, federate
-from unseen.federation.site.policy import Policy
+from unseen.federation.site.policy import KINDS, Policy
 from unseen.federation.site.responder import Responder
 
 Tamper = Callable[[str, SignedMessage], SignedMessage | str]
-EVERYTHING = Policy(kinds=("model", "spectrum", "score", "statistic", "count"), fields_that_grow=True)
+EVERYTHING = Policy(kinds=KINDS, fields_that_grow=True)
 
 
 def alone(dataset: DomainDataset, name: str) -> DomainDataset:

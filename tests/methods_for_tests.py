@@ -9,25 +9,25 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils import vector_to_parameters
 
-from unseen import BadInput, Client, Cohort, Global, Memory, Method, Nothing, Payload, State, hyper, mean, on_client, state_of
+from unseen import BadInput, Client, Cohort, Global, Memory, Method, Nothing, Payload, State, carries, hyper, mean, on_client, state_of
 from unseen.method import Fresh
 
 
 class Model(Payload):
-    model: State
+    model: State = carries("model")
 
 
 class Scored(Payload):
-    model: State
-    noise: float
+    model: State = carries("model")
+    noise: float = carries("number")
 
 
 class Others(Payload):
-    models: dict[str, State]
+    models: dict[str, State] = carries("model")
 
 
 class Losses(Payload):
-    of: dict[str, float]
+    of: dict[str, float] = carries("score", of="models")
 
 
 class Visits(Memory):
@@ -127,7 +127,7 @@ class Careless(Method[Global]):
         if self.fault.startswith("rebound"):
             vector_to_parameters(torch.cat([p.detach().flatten() for p in net.parameters()]) + 1, net.parameters())
             live = {name: p.detach() for name, p in net.named_parameters()}
-            return Model(model=state_of(net) if self.fault == "rebound, copied" else live)
+            return Model(model=state_of(net) if self.fault == "rebound, copied" else {**state_of(net), **live})
         if self.fault == "crash":
             raise ZeroDivisionError("in round 1")
         if self.fault == "mistake":

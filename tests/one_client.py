@@ -15,6 +15,7 @@ from unseen.data.domain import UNIT, Domain, Holding, Samples
 from unseen.device.resident import SampleReader
 from unseen.method import Refused, Replies
 from unseen.networks.base import Outputs, TaskNet
+from unseen.randomness import generator
 from unseen.task import Classification
 
 
@@ -73,6 +74,12 @@ class Fixed:
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.names = sorted(answers)
         self.answers = answers
+
+    def entries(self, part: str = "whole", role: str = "task") -> list[str]:
+        return ["w"]
+
+    def rng(self, *where: str | int) -> torch.Generator:
+        return generator(0, "server", 1, *where)
 
     def ask(self, task: Any, down: Any) -> Replies[Any]:
         def stream() -> Iterator[tuple[str, Any]]:

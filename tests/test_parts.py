@@ -35,9 +35,10 @@ def test_which_method_takes_which_part() -> None:
         takes = parts_of(METHODS[name])
         assert takes["views"] == ["randconv"] and takes["mixstyle"] == ["mixstyle"] and takes["sam"] == ["sam"], name
     assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv"]
-    assert set(parts_of(METHODS["fedgca"])) == {"mixstyle", "sam"}  # its own views, its own server
-    assert set(parts_of(METHODS["feddag"])) == {"aggregation", "views", "mixstyle", "sam"}
-    assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "sam"} and set(parts_of(METHODS["fedadg"])) == {"aggregation"}
+    assert set(parts_of(METHODS["fedgca"])) == {"average", "mixstyle", "sam"}  # its own views, its own server
+    assert set(parts_of(METHODS["feddag"])) == {"aggregation", "server", "average", "views", "mixstyle", "sam"}
+    assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "server", "average", "sam"}
+    assert set(parts_of(METHODS["fedadg"])) == {"aggregation", "server", "average"}
     for name in ("elcfs", "fedadg", "fedavg", "feddag", "fedprox", "fedsam", "fedsb"):
         assert parts_of(METHODS[name])["aggregation"] == ["mean", "uniform", "cea", "sha"], name
 

@@ -15,13 +15,13 @@ from unseen.payload import Memory, Nothing, Payload, State, carried, carries, re
 
 
 class Up(Payload):
-    model: State
+    model: State = carries("model")
     low: Tensor = carries("spectrum", grows_with_data=True)
-    samples: int
-    losses: list[float]
-    scores: dict[str, float]
-    others: dict[str, State]
-    note: str | None
+    samples: int = carries("count")
+    losses: list[float] = carries("score")
+    scores: dict[str, float] = carries("score")
+    others: dict[str, State] = carries("model")
+    note: str | None = carries("text")
 
 
 def an_up(**changes: object) -> Up:
@@ -95,7 +95,7 @@ def test_what_is_carried_is_measured() -> None:
         "losses": ("score", 16, False),
         "scores": ("score", 8, False),
         "others": ("model", 4, False),
-        "note": ("statistic", 2, False),
+        "note": ("text", 2, False),
     }
 
 

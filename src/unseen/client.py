@@ -20,7 +20,7 @@ from unseen.device.resident import SampleReader
 from unseen.device.streams import Ahead
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
-from unseen.state import State, copy_all
+from unseen.state import Entries, Part, State, copy_all, entries_of
 from unseen.task import Task
 
 __all__ = ["Batch", "Client", "Pool", "Precision", "Recall"]
@@ -30,6 +30,7 @@ Precision = Literal["fp32", "bf16", "auto"]
 M = TypeVar("M", bound=Memory)
 Step = TypeVar("Step", bound=Callable[..., Any])
 Recall = Callable[[type[Any]], Any]
+_PRETRAINED = -1  # in the place of a number: networks that are lent to be written to begin at 0
 _FAST: dict[type[Optimizer], dict[str, Any]] = {
     torch.optim.Adam: {"fused": True, "capturable": True},
     torch.optim.SGD: {"fused": True},
@@ -43,6 +44,7 @@ class Pool:
         self._builders, self.device = builders, device
         self._networks: dict[tuple[str, int], nn.Module] = {}
         self._optimizers: dict[tuple[Any, ...], Optimizer] = {}
+        self._entries: dict[str, Entries] = {}
         self.graphs = StepGraphs(device) if device.type == "cuda" else None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # where batches are made
 
@@ -55,6 +57,15 @@ class Pool:
                 net = self._builders[role]().to(self.device)
             self._networks[key] = net.to(memory_format=memory_format(net, self.device))  # type: ignore[call-overload]
         return self._networks[key]
+
+    def pretrained(self, role: str) -> nn.Module:
+        """The network of that role with the weights that it was built with. No task may train it, since the next one needs it as it is."""
+        return self.network(role, _PRETRAINED)
+
+    def entries(self, role: str) -> Entries:
+        if role not in self._entries:
+            self._entries[role] = entries_of(self.network(role, 0))
+        return self._entries[role]
 
     @cached_property
     def batch_format(self) -> torch.memory_format:
@@ -123,6 +134,15 @@ class Client:
         _load(net, state)
         net.zero_grad(set_to_none=True)
         return net.requires_grad_(True).train()
+
+    def frozen(self, role: str, state: State | None = None) -> Any:
+        """The network of that role with these weights, or with its own pretrained ones, fixed: in evaluation mode, without gradients."""
+        net = self._pool.pretrained(role) if state is None else self.build(role, state)
+        return net.eval().requires_grad_(False)
+
+    def entries(self, part: Part = "whole", role: str = "task") -> list[str]:
+        """The names of a part of a network's state: its parameters, its buffers, its head, its normalisation."""
+        return self._pool.entries(role).names(part)
 
     def optimizer(self, kind: type[Optimizer], net: nn.Module | Sequence[nn.Module], **settings: Any) -> Any:
         """A fresh optimiser of that kind over the parameters of one network or several."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unseen.state import State
 
-__all__ = ["CodecError", "State", "conform", "decode", "encode", "hints_of", "refuse_unstorable", "tensors_in"]
+__all__ = ["CodecError", "conform", "decode", "encode", "hints_of", "notes_in", "refuse_unstorable", "tensors_in", "without_none"]
 
 T = TypeVar("T")
 _SCALARS = (bool, int, float, str)
@@ -42,7 +42,7 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 def refuse_unstorable(hint: Any, where: str) -> None:
     """Raise TypeError unless values of this type can be stored: checked when a class is defined, not in round 40."""
-    hint, _ = _optional(hint)
+    hint, _ = without_none(hint)
     inner = _element(hint)
     if inner is not None:
         refuse_unstorable(inner, where)
@@ -58,7 +58,7 @@ def refuse_unstorable(hint: Any, where: str) -> None:
 
 def conform(value: Any, hint: Any, where: str) -> None:
     """Raise TypeError unless `value` is what `hint` declares."""
-    hint, optional = _optional(hint)
+    hint, optional = without_none(hint)
     if value is None and optional:
         return
     inner = _element(hint)
@@ -82,7 +82,7 @@ def conform(value: Any, hint: Any, where: str) -> None:
 
 def tensors_in(value: Any, hint: Any) -> typing.Iterator[tuple[str, Tensor]]:
     """Every tensor inside `value`, with its path."""
-    hint, _ = _optional(hint)
+    hint, _ = without_none(hint)
     if value is None or hint in _SCALARS:
         return
     if isinstance(value, Tensor):
@@ -105,7 +105,7 @@ def encode(value: Any, hint: Any = None, notes: dict[str, str] | None = None) ->
     seen: set[int] = set()
 
     def lay(item: Any, of: Any) -> Any:
-        of, _ = _optional(of)
+        of, _ = without_none(of)
         if item is None:
             return None
         if isinstance(item, Tensor):
@@ -139,7 +139,7 @@ def decode(kind: type[T], data: bytes) -> T:
     used: set[str] = set()
 
     def build(item: Any, of: Any, where: str) -> Any:
-        of, optional = _optional(of)
+        of, optional = without_none(of)
         if item is None and optional:
             return None
         if of is Tensor:
@@ -183,7 +183,8 @@ def notes_in(data: bytes) -> dict[str, str]:
 
 
 @functools.lru_cache(256)  # asked for every tensor of a model
-def _optional(hint: Any) -> tuple[Any, bool]:
+def without_none(hint: Any) -> tuple[Any, bool]:
+    """A type without its `| None`, and whether it had one."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         rest = [h for h in typing.get_args(hint) if h is not type(None)]
         if len(rest) == 1 and len(typing.get_args(hint)) == 2:

@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import torch
 from torch import nn
 
 from unseen.client import Client
 from unseen.codec import refuse_unstorable
-from unseen.payload import Payload
-from unseen.settings import Configured
-from unseen.state import State
+from unseen.payload import Payload, bases
+from unseen.settings import Configured, hyper, parts_in
+from unseen.state import Part, State
 
-__all__ = ["Cohort", "Fresh", "Global", "Method", "Refused", "Replies", "Shapes", "Surroundings", "on_client", "task_types"]
+__all__ = [
+    "Cohort", "Fresh", "Global", "Method", "Refused", "Replies", "RoundAverage", "Shapes", "Surroundings", "on_client", "task_types",
+]  # fmt: skip
 
 D = TypeVar("D", bound=Payload)
 U = TypeVar("U", bound=Payload)
@@ -35,6 +38,8 @@ def on_client(task: Callable[[Owner, D, Client], U]) -> Callable[[Owner, D, Clie
     for side, kind in (("takes", down), ("returns", up)):
         if not (isinstance(kind, type) and issubclass(kind, Payload)):
             raise TypeError(f"{task.__qualname__} {side} {kind}; what crosses the line must be declared as a Payload")
+    assert down is not None and up is not None
+    bases(down, up)  # refuses declarations that do not fit together
     task.__payloads__ = (down, up)  # type: ignore[attr-defined]
     return task
 
@@ -96,10 +101,17 @@ class Cohort(Protocol):
     """The clients, as the server sees them."""
 
     @property
-    def names(self) -> list[str]: ...
+    def names(self) -> list[str]:
+        """All clients of the run, whoever takes part in this round."""
 
     def ask(self, task: Task[D, U], down: D | Mapping[str, D]) -> Replies[U]:
-        """Run `task` at every client, or at those named in `down`."""
+        """Run `task` at every client that takes part in this round, or at those named in `down`."""
+
+    def entries(self, part: Part = "whole", role: str = "task") -> list[str]:
+        """The names of a part of a network's state: its parameters, its buffers, its head, its normalisation."""
+
+    def rng(self, *where: str | int) -> torch.Generator:
+        """The server's own randomness: from the run's seed, the round and the place of use, so that a resumed run draws the same."""
 
 
 @dataclass(frozen=True)
@@ -123,16 +135,33 @@ class Surroundings:
     validation: Mapping[str, int]
 
 
+class RoundAverage(Configured, ABC):
+    """Abstract. An average of the global model over rounds, which is scored and deployed while training goes on from the raw one."""
+
+    @abstractmethod
+    def keep(self, kept: list[State], model: State) -> list[State]:
+        """What is kept after one more round."""
+
+    @abstractmethod
+    def model(self, kept: list[State]) -> State:
+        """The average of what is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Method(Configured, ABC, Generic[S]):
     """A federated algorithm: a frozen dataclass of hyper-parameters. `S` is all that the server remembers."""
 
-    title: ClassVar[str] = ""  # as the paper writes its name
+    title: ClassVar[str] = ""  # as the paper writes its name, where that is not the class's
     paper: ClassVar[str] = ""  # citation
     tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}  # fields that differ from the defaults
     server_state: ClassVar[type] = type(None)
 
+    average: RoundAverage | None = hyper(None, "average of the global model over rounds, scored and deployed in its place")
+
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.title = cls.__dict__.get("title", cls.__name__)
         for base in getattr(cls, "__orig_bases__", ()):
             if typing.get_origin(base) is Method:
                 state = typing.get_args(base)[0]
@@ -142,16 +171,19 @@ class Method(Configured, ABC, Generic[S]):
                 cls.server_state = state
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
-        """Networks beside the task network, by role (a generator, a discriminator)."""
+        """Networks beside the task network, by role (a generator, a discriminator, a pretrained encoder)."""
         return {}
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
-        """Why this method cannot run here, one sentence each, told to the user before round 1."""
-        return ()
+        """Why this method cannot run here, one sentence each, told to the user before round 1: by default what its parts say."""
+        for part in parts_in(self):
+            told: Iterable[str] = part.obstacles(around) if hasattr(part, "obstacles") else ()
+            yield from told
 
-    @abstractmethod
     def start(self, fresh: Fresh, clients: Cohort) -> S:
-        """Before round 1. `fresh(role)` gives the initial weights of that network."""
+        """Before round 1. `fresh(role)` gives the initial weights of that network. By default the state is made of the initial model."""
+        state: S = self.server_state(fresh("task"))
+        return state
 
     @abstractmethod
     def round(self, state: S, clients: Cohort) -> S:
@@ -160,9 +192,9 @@ class Method(Configured, ABC, Generic[S]):
     def notes(self, state: S) -> Mapping[str, Any]:
         """What the record of the round that led to `state` should say beside scores and traffic: numbers and text as JSON holds them.
 
-        The text under `warning` is also shown to the user, once.
+        The text under `warning` is also shown to the user, once. By default it is what the method's parts say.
         """
-        return {}
+        return {key: value for part in parts_in(self) if hasattr(part, "notes") for key, value in part.notes(state).items()}
 
     def model(self, state: S) -> State:
         """What is deployed and scored: the weights of the task network."""

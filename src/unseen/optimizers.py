@@ -1,4 +1,4 @@
-"""The optimisers that the papers use, by name."""
+"""The optimisers that the papers use, by name; and an optimiser's state as a value that a client can remember from round to round."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from unseen.client import Client
+from unseen.state import State
 
-__all__ = ["OptimizerName", "make_optimizer"]
+__all__ = ["OptimizerName", "make_optimizer", "moments_of", "restore_moments"]
 
 OptimizerName = Literal["adam", "sgd", "momentum"]
-_KINDS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
+_KINDS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
     "adam": (torch.optim.Adam, {}),
     "sgd": (torch.optim.SGD, {}),
     "momentum": (torch.optim.SGD, {"momentum": 0.9}),
@@ -24,3 +26,27 @@ def make_optimizer(client: Client, name: OptimizerName, net: nn.Module | Sequenc
     """A fresh optimiser for one task; its state does not outlive the task."""
     kind, defaults = _KINDS[name]
     return client.optimizer(kind, net, lr=lr, **{**defaults, **settings})
+
+
+def moments_of(optimizer: Optimizer) -> State:
+    """Copies of all it keeps (Adam's averages and step counts), by parameter number and entry: `3.exp_avg`."""
+    kept = optimizer.state_dict()["state"]
+    return {f"{number}.{entry}": value.detach().clone() for number, entries in kept.items() for entry, value in entries.items()}
+
+
+def restore_moments(optimizer: Optimizer, moments: State) -> None:
+    """Go on from there. The learning rate and the other settings stay the optimiser's own.
+
+    What it holds already is written in place: a step recorded on a GPU knows the addresses.
+    """
+    held = optimizer.state_dict()["state"]
+    if held:
+        for number, entries in held.items():
+            for entry, value in entries.items():
+                value.copy_(moments[f"{number}.{entry}"])
+        return
+    kept: dict[int, State] = {}
+    for name, value in moments.items():
+        number, entry = name.split(".")
+        kept.setdefault(int(number), {})[entry] = value.clone()  # optimisers write in place
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})

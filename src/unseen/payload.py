@@ -1,12 +1,13 @@
 """What may cross the line between a client and the server, and what a client may keep for itself.
 
-A `Payload` is the only thing that travels. Its fields are declared, so what leaves a site is a type that can be read,
-measured, refused and logged. A `Memory` has the same kinds of fields but cannot be sent.
+A `Payload` is the only thing that travels. Its fields declare what they carry, so what leaves a site is a type that can be read,
+measured, refused and logged. A `Memory` has the same types of fields but cannot be sent.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self, cast, dataclass_transform, get_args
@@ -14,40 +15,110 @@ from typing import Any, Literal, Self, cast, dataclass_transform, get_args
 import torch
 from torch import Tensor
 
-from unseen.codec import _optional, conform, decode, encode, hints_of, tensors_in
+from unseen.codec import conform, decode, encode, hints_of, tensors_in, without_none
 from unseen.errors import RefusedReply
-from unseen.state import State
+from unseen.state import Part, State
 
-__all__ = ["Carried", "Kind", "Memory", "Nothing", "Payload", "State", "carried", "carries", "refuse_unusable"]
+__all__ = [
+    "OF_A_NETWORK", "Carried", "Declaration", "Kind", "Memory", "Nothing", "Payload", "State", "bases", "carried", "carries",
+    "declarations", "refuse_unusable",
+]  # fmt: skip
 
-Kind = Literal["model", "spectrum", "score", "statistic", "count"]
+Kind = Literal["model", "update", "gradient", "control", "statistic", "spectrum", "score", "count", "number", "text"]
 
-_DEFAULT_KIND: dict[Any, Kind] = {
-    State: "model",
-    dict[str, State]: "model",
-    Tensor: "statistic",
-    int: "count",
-    float: "score",
-    list[float]: "score",
-    dict[str, float]: "score",
-    str: "statistic",
+_STATES = (State, dict[str, State])
+_NUMBERS = (float, list[float], dict[str, float])
+# The types that may travel, by what they carry.
+_TYPES: dict[Kind, tuple[Any, ...]] = {
+    "model": _STATES,  # a network's weights
+    "update": _STATES,  # a change of weights
+    "gradient": _STATES,  # of a loss with respect to weights
+    "control": _STATES,  # a control variate: a gradient that a client or the server remembers (SCAFFOLD)
+    "statistic": (Tensor, State, *_NUMBERS),  # computed from images, features or labels
+    "spectrum": (Tensor, State),  # amplitudes of images
+    "score": _NUMBERS,  # how well a model did
+    "count": (int,),  # samples
+    "number": (int, float),  # anything else that is one number, such as a number of steps
+    "text": (str,),
 }
+OF_A_NETWORK = ("model", "update", "gradient", "control")
+_MAY_TRAVEL = {hint for hints in _TYPES.values() for hint in hints}
 
 
-def carries(kind: Kind, *, grows_with_data: bool = False) -> Any:
-    """Mark a payload field: `low: Tensor = carries("spectrum", grows_with_data=True)`."""
-    if kind not in get_args(Kind):
-        raise TypeError(f"a payload field of kind {kind!r}; expected one of {', '.join(get_args(Kind))}")
-    return dataclasses.field(metadata={"kind": kind, "grows": grows_with_data})
+@dataclass(frozen=True)
+class Declaration:
+    """What a field says of itself. Privacy, the server's checks, a site's policy and its ledger go by this alone."""
+
+    kind: Kind
+    of: str | None  # the question's field that this one is a version of, a change of, or about
+    role: str  # of which network of the run
+    part: Part  # of that network's state
+    grows: bool  # with a client's data
 
 
-def _declare(cls: type) -> None:
-    """Make `cls` a frozen dataclass, and refuse a field of a type that may not travel."""
-    dataclass(frozen=True)(cls)
+def carries(kind: Kind, *, of: str | None = None, role: str = "task", part: Part = "whole", grows_with_data: bool = False) -> Any:
+    """Declare a payload field: `model: State = carries("model")`, `change: State = carries("update", of="model", part="head")`.
+
+    `of` names a field of the question: the weights that a model was trained from, that an update is a change of, or the candidates
+    that scores are about. A model that leaves it out is a version of the only model of its role in the question. `role` and `part`
+    say which network's state it is, and which part of it: the head alone, or everything but normalisation.
+    """
+    if kind not in _TYPES:
+        raise TypeError(f"a payload field of kind {kind!r}; expected one of {', '.join(_TYPES)}")
+    if part not in get_args(Part):
+        raise TypeError(f"a payload field with part {part!r}; expected one of {', '.join(get_args(Part))}")
+    if kind not in OF_A_NETWORK and (role, part) != ("task", "whole"):
+        raise TypeError(f"a payload field of kind {kind!r} has no role or part; those are of {', '.join(OF_A_NETWORK)}")
+    return dataclasses.field(metadata={"declaration": Declaration(kind, of, role, part, grows_with_data)})
+
+
+def declarations(payload: type[Payload]) -> dict[str, Declaration]:
+    """What each field of a payload carries."""
+    return {field.name: field.metadata["declaration"] for field in dataclasses.fields(cast(Any, payload))}
+
+
+def bases(down: type[Payload], up: type[Payload]) -> dict[str, str]:
+    """For each field of an answer that is a version, a change or a judgement of something in the question: that field's name.
+
+    Raises TypeError where a declaration does not fit: an unknown field, another network, or a choice that is left open.
+    """
+    found: dict[str, str] = {}
+    asked = declarations(down)
+    for name, told in declarations(up).items():
+        where = f"{up.__name__}.{name}"
+        if told.of is not None:
+            if told.of not in asked:
+                raise TypeError(f"{where} is of {told.of!r}; {down.__name__} has {', '.join(asked) or 'no fields'}")
+            base = asked[told.of]
+            if told.kind in OF_A_NETWORK and (base.kind != "model" or base.role != told.role or base.part not in ("whole", told.part)):
+                raise TypeError(f"{where} ({told.role}, {told.part}) is of {told.of!r}, a {base.kind} ({base.role}, {base.part})")
+            found[name] = told.of
+        elif told.kind == "model":
+            alike = [other for other, q in asked.items() if q.kind == "model" and q.role == told.role and q.part in ("whole", told.part)]
+            if len(alike) > 1:
+                raise TypeError(f'{where}: say which of {", ".join(alike)} it was trained from, as in carries("model", of="{alike[0]}")')
+            found |= {name: alike[0]} if alike else {}
+        elif told.kind == "update":
+            raise TypeError(f'{where}: say what it is a change of, as in carries("update", of="model")')
+    return found
+
+
+def _refuse_other_types(cls: type) -> None:
     for name, hint in hints_of(cls).items():
-        if _optional(hint)[0] not in _DEFAULT_KIND:
+        if without_none(hint)[0] not in _MAY_TRAVEL:
             allowed = "State, Tensor, int, float, str, list[float], dict[str, float], dict[str, State], each also | None"
             raise TypeError(f"{cls.__name__}.{name} is declared as {hint}; a payload may hold only {allowed}")
+
+
+def _refuse_undeclared(cls: type) -> None:
+    for field in dataclasses.fields(cast(Any, cls)):
+        hint, _ = without_none(hints_of(cls)[field.name])
+        fitting = [kind for kind, hints in _TYPES.items() if hint in hints]
+        told: Declaration | None = field.metadata.get("declaration")
+        if told is None:
+            raise TypeError(f'{cls.__name__}.{field.name} does not say what it carries; write = carries("{fitting[0]}"), say')
+        if told.kind not in fitting:
+            raise TypeError(f"{cls.__name__}.{field.name} carries a {told.kind}; of its type there may be {', '.join(fitting)}")
 
 
 class _Declared:
@@ -65,12 +136,18 @@ class _Declared:
         return decode(cls, data)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(carries,))
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(carries,))
 class Payload(_Declared):
-    """Base of everything that travels. A subclass is a frozen dataclass of the types that may."""
+    """Base of everything that travels. A subclass is a frozen dataclass whose fields say what they carry."""
 
     def __init_subclass__(cls) -> None:
-        _declare(cls)
+        own = inspect.get_annotations(cls)
+        dataclass(frozen=True, kw_only=True)(cls)
+        fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
+        inherited = {name: fields.pop(name) for name in [*fields] if name not in own}
+        fields |= {name: fields.pop(name) for name in own} | inherited  # a payload's own fields come first
+        _refuse_other_types(cls)
+        _refuse_undeclared(cls)
 
 
 @dataclass_transform(frozen_default=True)
@@ -78,7 +155,8 @@ class Memory(_Declared):
     """Base of what a client keeps for itself between rounds. It is no Payload, so it cannot be sent."""
 
     def __init_subclass__(cls) -> None:
-        _declare(cls)
+        dataclass(frozen=True)(cls)
+        _refuse_other_types(cls)
 
 
 class Nothing(Payload):
@@ -99,15 +177,13 @@ def carried(payload: Payload) -> Iterator[Carried]:
     """The fields of a payload, measured: tensors by their data, numbers as 8 bytes, text in UTF-8.
 
     >>> class Up(Payload):
-    ...     model: State
-    ...     samples: int
+    ...     model: State = carries("model")
+    ...     samples: int = carries("count")
     >>> [*carried(Up(model={"w": torch.zeros(3)}, samples=7))]
     [Carried(field='model', kind='model', bytes=12, grows=False), Carried(field='samples', kind='count', bytes=8, grows=False)]
     """
-    for field in dataclasses.fields(cast(Any, payload)):
-        hint, _ = _optional(hints_of(type(payload))[field.name])
-        kind = field.metadata.get("kind", _DEFAULT_KIND[hint])
-        yield Carried(field.name, kind, _size(getattr(payload, field.name)), bool(field.metadata.get("grows", False)))
+    for name, told in declarations(type(payload)).items():
+        yield Carried(name, told.kind, _size(getattr(payload, name)), told.grows)
 
 
 def _size(value: Any) -> int:
@@ -145,7 +221,7 @@ def refuse_unusable(payload: Payload, declared: type[Payload]) -> None:
 
 
 def _sums_are_finite(tensors: list[Tensor]) -> bool:
-    """Of the sizes of each tensor's numbers: few launches on a GPU, and one synchronisation for the whole reply."""
+    """True if every tensor's L1 norm is finite; one synchronisation per reply."""
     together: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
         together.setdefault((tensor.device, tensor.dtype), []).append(tensor)

@@ -8,7 +8,7 @@ import torch
 
 from unseen.client import Client
 from unseen.method import on_client
-from unseen.payload import Payload, State
+from unseen.payload import Payload, State, carries
 
 __all__ = ["Model", "Scores", "Scoring"]
 
@@ -16,12 +16,12 @@ _PIXELS_AT_ONCE = 2**24
 
 
 class Model(Payload):
-    model: State
+    model: State = carries("model")
 
 
 class Scores(Payload):
-    metrics: dict[str, float]
-    samples: int
+    metrics: dict[str, float] = carries("score")
+    samples: int = carries("count")
 
 
 class Scoring:

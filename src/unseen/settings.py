@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, ClassVar, Literal
 
 from unseen.errors import BadInput, nearest
 
-__all__ = ["Configured", "Setting", "changed", "hyper", "parse_text", "part", "settings_of", "values_of"]
+__all__ = ["Configured", "Setting", "changed", "group", "hyper", "parse_text", "part", "parts_in", "settings_of", "values_of"]
 
 
 def hyper(default: Any, meaning: str, *, symbol: str = "", low: float | None = None, high: float | None = None) -> Any:
@@ -19,8 +21,63 @@ def hyper(default: Any, meaning: str, *, symbol: str = "", low: float | None = N
     return dataclasses.field(default=default, metadata={"meaning": meaning, "symbol": symbol, "low": low, "high": high})
 
 
+def group(
+    fields: Configured,
+    *,
+    symbols: Mapping[str, str] | None = None,
+    meanings: Mapping[str, str] | None = None,
+    without: Collection[str] = (),
+) -> Any:
+    """Hyper-parameters that many methods have, declared once: `local: Local = group(Local(lr=1e-3), symbols={"lr": "eta"})`.
+
+    Each becomes a field of the method itself, with the default it has in `fields` and the symbol and meaning that are given here;
+    `without` leaves some out, and a field that the method declares itself stays the method's. The object is there too: `self.local`.
+    """
+    return _Group(fields, symbols or {}, meanings or {}, frozenset(without))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    fields: Configured
+    symbols: Mapping[str, str]
+    meanings: Mapping[str, str]
+    without: frozenset[str]
+
+    def settings(self) -> list[Setting]:
+        return [s for s in settings_of(type(self.fields)) if s.name not in self.without]
+
+    def gathered(self, owner: Any) -> Configured:
+        """The object as the owner's fields have it."""
+        return dataclasses.replace(self.fields, **{s.name: getattr(owner, s.name) for s in self.settings()})  # type: ignore[type-var]
+
+
 class Configured:
     """A frozen dataclass of hyper-parameters (a method, a part of one): its values are checked when it is made."""
+
+    __groups__: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = inspect.get_annotations(cls)
+        if not any(isinstance(cls.__dict__.get(name), _Group) for name in own):
+            return
+        flat: dict[str, Any] = {}
+        for name, hint in own.items():
+            declared = cls.__dict__.get(name)
+            if not isinstance(declared, _Group):
+                flat[name] = hint
+                continue
+            for s in declared.settings():
+                if s.name in own:
+                    continue
+                flat[s.name] = s.type
+                meaning, symbol = declared.meanings.get(s.name, s.meaning), declared.symbols.get(s.name, s.symbol)
+                setattr(cls, s.name, hyper(getattr(declared.fields, s.name), meaning, symbol=symbol, low=s.low, high=s.high))
+            gathered = functools.cached_property(declared.gathered)
+            gathered.__set_name__(cls, name)
+            setattr(cls, name, gathered)
+            cls.__groups__ = (*cls.__groups__, name)
+        cls.__annotations__ = flat
 
     def __post_init__(self) -> None:
         problems = []
@@ -93,13 +150,20 @@ class Setting:
 
 
 def settings_of(cls: type) -> list[Setting]:
-    """The hyper-parameters of a method or a part, in the order they are declared."""
+    """The hyper-parameters of a method or a part, in the order they are declared; inherited ones come last."""
     hints = typing.get_type_hints(cls)
+    own = inspect.get_annotations(cls)
     rows = []
-    for field in dataclasses.fields(cls):
+    for field in sorted(dataclasses.fields(cls), key=lambda field: field.name not in own):
         get = field.metadata.get
         rows.append(Setting(field.name, hints[field.name], field.default, get("meaning", ""), get("symbol", ""), get("low"), get("high")))
     return rows
+
+
+def parts_in(thing: Configured) -> list[Configured]:
+    """The parts that a method or a part was given, and its groups of fields."""
+    names = [*thing.__groups__, *(s.name for s in settings_of(type(thing)))]
+    return [value for name in names if isinstance(value := getattr(thing, name), Configured)]
 
 
 def values_of(thing: Configured) -> dict[str, Any]:

@@ -1,15 +1,73 @@
-"""A network's weights and buffers by name: copied, compared, many tensors at once (a loop would launch one kernel for each on a GPU)."""
+"""A network's weights and buffers by name: copied, compared, and told apart by what they are.
+
+Tensors are copied many at once: a loop would launch one kernel for each on a GPU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["State", "copied", "copy_all", "same_bits", "state_of"]
+__all__ = ["Entries", "Part", "State", "copied", "copy_all", "entries_of", "only", "same_bits", "state_of"]
 
 State = dict[str, Tensor]
+Part = Literal["whole", "parameters", "buffers", "head", "backbone", "norms", "without-norms"]
+_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: batch and instance norm of any dimension
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What a network's state consists of: every entry's shape and type, and which of them are what."""
+
+    outline: Mapping[str, tuple[torch.Size, torch.dtype]]  # in the order of the state
+    parameters: frozenset[str]  # trained; the others are buffers
+    head: frozenset[str]  # the layer that turns features into logits, where the network names one
+    norms: frozenset[str]  # parameters and statistics of normalisation layers
+
+    def names(self, part: Part = "whole") -> list[str]:
+        """The entries of a part, in the order of the state."""
+        inside = {
+            "whole": self.outline.keys(),
+            "parameters": self.parameters,
+            "buffers": self.outline.keys() - self.parameters,
+            "head": self.head,
+            "backbone": self.outline.keys() - self.head,
+            "norms": self.norms,
+            "without-norms": self.outline.keys() - self.norms,
+        }[part]
+        return [name for name in self.outline if name in inside]
+
+
+def entries_of(net: nn.Module) -> Entries:
+    """What the state of a network consists of. Layers are known by their type, never by their name.
+
+    >>> entries_of(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))).names("without-norms")
+    ['0.weight', '0.bias']
+    """
+    state = net.state_dict()
+    head = net.head() if hasattr(net, "head") and callable(net.head) else None
+    inside_head: set[int] = {id(module) for module in head.modules()} if isinstance(head, nn.Module) else set()
+    owners = {f"{prefix}." if prefix else "": module for prefix, module in net.named_modules()}
+
+    def within(wanted: Callable[[nn.Module], bool]) -> frozenset[str]:
+        prefixes = tuple(prefix for prefix, module in owners.items() if wanted(module))
+        return frozenset(name for name in state if name.startswith(prefixes)) if prefixes else frozenset()
+
+    return Entries(
+        outline={name: (value.shape, value.dtype) for name, value in state.items()},
+        parameters=frozenset(name for name, _ in net.named_parameters(remove_duplicate=False)) & state.keys(),
+        head=within(lambda module: id(module) in inside_head),
+        norms=within(lambda module: isinstance(module, _NORMS) or bool(getattr(module, "normalises", False))),
+    )
+
+
+def only(state: State, names: Iterable[str]) -> State:
+    """These entries alone."""
+    return {name: state[name] for name in names}
 
 
 def copied(tensors: Mapping[str, Tensor]) -> State:

@@ -155,7 +155,7 @@ def _rounds(world: World, engine: Engine, folder: RunFolder, known: bool, watch:
         _sweep(engine.memory, folder)
         warned = _warn_once(record, warned, watch)
         watch.round(record, time.perf_counter() - began)
-    model = method.model(at.state)
+    model = _deployed(method, at.state, at.averaged)
     folder.save_model(folder.model, model, about_model(world, at.round))
     return Result(world, read_records(folder.records), {k: v.detach().cpu().clone() for k, v in model.items()})
 
@@ -178,7 +178,8 @@ def _one_round(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, 
         reasons = "; ".join(f"{name}: {reason}" for name, reason in cohort.missing.items())
         raise NoReplies(f"round {number}: {error} ({reasons}). The state of round {at.round} is kept in {folder.path}") from error
     trained = time.perf_counter()
-    model = method.model(state)
+    averaged = method.average.keep(at.averaged, method.model(state)) if method.average else []
+    model = _deployed(method, state, averaged)
     scores, scoring = engine.score(number, Model(model=model))
     travelled = [*at.before, *cohort.traffic.rows()]
     record = make_record(world, number, scores, travelled, scoring, cohort.missing, {**method.notes(state), **engine.notes()})
@@ -187,7 +188,12 @@ def _one_round(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, 
         best = source_score(record)
         folder.save_model(folder.best, model, about_model(world, number))
     timing = {"round": number, "train": trained - began, "score": time.perf_counter() - trained}
-    return Checkpoint(number, state, engine.memory.versions, best), record, timing
+    return Checkpoint(number, state, engine.memory.versions, best, averaged=averaged), record, timing
+
+
+def _deployed(method: Method[Any], state: Any, averaged: list[State]) -> State:
+    """What is scored and saved: the global model, or its average over rounds."""
+    return method.average.model(averaged) if method.average and averaged else method.model(state)
 
 
 def _warn_once(record: Record, before: str, watch: Watch) -> str:

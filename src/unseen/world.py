@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from unseen.method import Shapes, Surroundings
 from unseen.networks import build_network
 from unseen.networks.base import TaskNet
 from unseen.randomness import seeded_block
-from unseen.state import State, state_of
+from unseen.state import Entries, State, entries_of, state_of
 
 __all__ = ["World", "assemble", "build_world", "refuse_obstacles"]
 
@@ -39,6 +39,7 @@ class World:
     builders: Mapping[str, Callable[[], nn.Module]]  # by role
     augment: Augment
     device: torch.device
+    _entries: dict[str, Entries] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def clients(self) -> list[str]:
@@ -49,6 +50,14 @@ class World:
         if role == "task" and self.experiment.weights is not None:
             return state_of(self._seeded(role, self._task_net_with_weights))
         return state_of(self._seeded(role, self.builders[role]))
+
+    def entries(self, role: str) -> Entries:
+        """What the state of that network consists of: names, shapes, and which entries are parameters, head or normalisation."""
+        if role not in self.builders:
+            raise KeyError(f"no network for the role {role!r}; this run has {', '.join(sorted(self.builders))}")
+        if role not in self._entries:
+            self._entries[role] = entries_of(self._seeded(role, self.builders[role]))
+        return self._entries[role]
 
     def _seeded(self, role: str, build: Callable[[], nn.Module]) -> nn.Module:
         with seeded_block(torch.device("cpu"), self.experiment.seed, "fresh", role):

@@ -18,12 +18,12 @@ from federation_in_memory import FederationInMemory
 from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import DomainDataset
+from unseen.engines.checking import Checker, read_answer
 from unseen.errors import NoReplies, RefusedReply
 from unseen.federation.messages import Message, SignedMessage, open_message, sign
-from unseen.federation.server.checking import Checker, read_answer
 from unseen.federation.server.engine import Terms
 from unseen.methods.feddag import Up as FedDAGUp
-from unseen.methods.fedprox import Up
+from unseen.methods.fedprox import Down, Up
 from unseen.runs.watch import Silent
 from unseen.state import same_bits
 from unseen.training import Result, train
@@ -134,7 +134,7 @@ def test_weights_of_another_network_of_the_run_do_not_stop_the_server(tiny: Doma
     federation = FederationInMemory(tmp_path, tiny, "c")
     federation.carrier.tamper = signed(federation, "b", generator_as_teacher)
     last = go(federation, "attacked", rounds=2, name="feddag").records[-1]
-    assert "teacher differs in shape or type" in last["missing"]["b"]
+    assert "teacher has not the names, shapes and types of the network 'task'" in last["missing"]["b"]
 
 
 def test_replayed_exchanged_and_oversized_answers_are_refused(tiny: DomainDataset, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_changed_payloads_are_refused_or_harmless(
     payload[position % len(payload)] ^= flip
     try:
         up = read_answer(Up, bytes(payload[: len(payload) - cut]))
-        checker.refuse_misfit(up, up, 40)
+        checker.refuse_misfit(up, Down(model=getattr(up, "model", {})), 40)
     except RefusedReply:
         return
     assert isinstance(up, Up) and all(torch.isfinite(v).all() for v in up.model.values() if v.is_floating_point())

@@ -24,7 +24,11 @@ def go(tmp_path: Path, data: DomainDataset, name: str = "fedsb", policy: Policy 
 
 
 def test_the_default_lets_out_models_counts_and_scores_only() -> None:
-    assert Policy().kinds == ("model", "count", "score") and not Policy().fields_that_grow and not Policy().privacy.on
+    assert (
+        Policy().kinds == ("model", "update", "control", "count", "number", "score")
+        and not Policy().fields_that_grow
+        and not Policy().privacy.on
+    )
 
 
 @pytest.mark.parametrize(

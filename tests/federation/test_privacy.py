@@ -18,16 +18,17 @@ from scipy.stats import norm
 from unseen.errors import BadInput
 from unseen.federation.site.policy import Privacy, Rejected
 from unseen.federation.site.privacy import Accountant, epsilon, privatised
-from unseen.payload import Payload, State
+from unseen.methods import feddag
+from unseen.payload import Payload, State, carries
 from unseen.scoring import Scores
 
 
 class Down(Payload):
-    model: State
+    model: State = carries("model")
 
 
 class Up(Payload):
-    model: State
+    model: State = carries("model")
 
 
 def closed_form(answers: int, noise: float, delta: float) -> float:
@@ -107,3 +108,14 @@ def test_opacus_is_imported_only_with_privacy_on(tmp_path: Path, monkeypatch: py
     Accountant(Privacy(), tmp_path / "privacy.json")
     with pytest.raises(BadInput, match=r"pip install 'unseen\[privacy\]'"):
         Accountant(Privacy(on=True), tmp_path / "privacy.json")
+
+
+def test_a_student_that_did_not_change_leaves_as_it_came() -> None:
+    """FedDAG's global student is compared with the student of the question, not with the teacher that has the same names."""
+    teacher, student = {"w": torch.zeros(4)}, {"w": torch.full((4,), 5.0)}
+    down = feddag.Down(model=teacher, generator=None, student=student)
+    up = feddag.Up(teacher=teacher, generator=None, perturbed=None, student=student, samples=None)
+    private = privatised(up, down, Privacy(on=True, clip=1e-3, noise=1e-3))
+    assert isinstance(private, feddag.Up) and private.student is not None
+    torch.testing.assert_close(private.student["w"], student["w"], atol=1e-4, rtol=0)
+    torch.testing.assert_close(private.teacher["w"], teacher["w"], atol=1e-4, rtol=0)

@@ -18,9 +18,9 @@ from unseen.figures.last_round import client_model, repeat_last_round
 from unseen.figures.outputs import drawn
 from unseen.figures.plane import plane_of
 from unseen.figures.surface import levels_of, losses_around
-from unseen.methods.fedavg import Up
 from unseen.methods.feddyn import FedDyn
-from unseen.methods.feddyn import Up as DynamicUp
+from unseen.parts.combining import Up
+from unseen.parts.dynamic import DynamicUp
 from unseen.state import State, same_bits, state_of
 
 Finished = Callable[[str], FinishedRun]

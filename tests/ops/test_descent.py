@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from unseen.ops.descent import give_momentum, momentum_of, own_step
+from unseen.ops.descent import own_step
+from unseen.optimizers import moments_of, restore_moments
 
 
 def test_only_the_optimisers_own_network_moves_or_gets_a_gradient() -> None:
@@ -22,15 +23,15 @@ def test_momentum_goes_on_where_it_was() -> None:
     net, twin = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
     one = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
     own_step(one, 4 * net.weight.sum())
-    kept = momentum_of(one, net)
-    assert kept["weight"].item() == 4.0
+    kept = moments_of(one)
+    assert kept["0.momentum_buffer"].item() == 4.0
     other = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.5)
-    give_momentum(other, twin, kept)
+    restore_moments(other, kept)
     twin.weight.data.fill_(1.0)
     own_step(other, twin.weight.sum())
     assert twin.weight.item() == pytest.approx(1 - 0.1 * (0.5 * 4 + 1))
-    assert kept["weight"].item() == 4.0  # a copy went in
-    assert momentum_of(torch.optim.SGD(net.parameters(), lr=0.1), net) == {}
+    assert kept["0.momentum_buffer"].item() == 4.0  # a copy went in
+    assert moments_of(torch.optim.SGD(net.parameters(), lr=0.1)) == {}
 
 
 def test_momentum_that_is_there_already_is_written_in_place() -> None:
@@ -39,5 +40,5 @@ def test_momentum_that_is_there_already_is_written_in_place() -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
     own_step(optimizer, net(torch.ones(1, 2)).sum())
     recorded = optimizer.state[net.weight]["momentum_buffer"]
-    give_momentum(optimizer, net, {"weight": torch.tensor([[7.0, 8.0]])})
+    restore_moments(optimizer, {"0.momentum_buffer": torch.tensor([[7.0, 8.0]]), "1.momentum_buffer": torch.zeros(1)})
     assert recorded.tolist() == [[7.0, 8.0]] and optimizer.state[net.weight]["momentum_buffer"] is recorded

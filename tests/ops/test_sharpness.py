@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from unseen.ops.sharpness import ascent, sam_step
-from unseen.parts.sam import SAM, descend
+from unseen.parts.local import Local
+from unseen.parts.sam import SAM
 
 
 class Quadratic(nn.Module):
@@ -64,7 +65,7 @@ def test_statistics_are_taken_once_and_at_the_weights() -> None:
 
 def test_descending_without_the_part_is_a_plain_step() -> None:
     net = Quadratic()
-    descend(net, torch.optim.SGD(net.parameters(), lr=0.1), net)
+    Local().descend(net, torch.optim.SGD(net.parameters(), lr=0.1), net)
     assert net.a.tolist() == pytest.approx([3 - 1.2, -1 + 0.1])
-    descend(net, torch.optim.SGD(net.parameters(), lr=0.1), net, SAM(rho=0.0))  # no climb: plain again
+    Local(sam=SAM(rho=0.0)).descend(net, torch.optim.SGD(net.parameters(), lr=0.1), net)  # no climb: plain again
     assert net.a.tolist() == pytest.approx([1.8 * 0.6, -0.9 * 0.9])

@@ -18,13 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from unseen import ELCFS, BadInput, Classification, Segmentation
 from unseen.experiment import read_experiment
 from unseen.method import Shapes, Surroundings
-from unseen.moments import moments_of, restore_moments
 from unseen.networks import build_network
 from unseen.networks.base import TaskNet
 from unseen.networks.headed import HeadedNet
 from unseen.networks.mobilenet import _InvertedResidual
 from unseen.networks.unet import UNet
 from unseen.networks.vit import _SelfAttention
+from unseen.optimizers import moments_of, restore_moments
 from unseen.task import dice_loss
 
 MASKS = Segmentation(("disc", "cup"))

@@ -45,7 +45,7 @@ class Bench:
         """Give the client a discriminator, and momentum for it."""
         torch.manual_seed(5)
         net = self.world.builders["discriminator"]()
-        speed = {} if momentum is None else {name: torch.full_like(w, momentum) for name, w in net.named_parameters()}
+        speed = {} if momentum is None else {f"{n}.momentum_buffer": torch.full_like(w, momentum) for n, w in enumerate(net.parameters())}
         kept = Kept(discriminator=state_of(net), momentum=speed)
         self.memory.commit(client, {"Kept": self.memory.stage(client, kept, "start")})
         return kept
@@ -93,7 +93,9 @@ class ByHand:
         self.net = b.world.builders["task"]()
         self.net.load_state_dict(down.model)
         assert down.generator is not None
-        self.g, self.d, self.speed = dict(down.generator), dict(kept.discriminator), kept.momentum
+        self.g, self.d = dict(down.generator), dict(kept.discriminator)
+        names = [name for name, _ in b.world.builders["discriminator"]().named_parameters()]
+        self.speed = {name: kept.momentum[f"{n}.momentum_buffer"] for n, name in enumerate(names) if kept.momentum}
         rng = seeded(0, "draws", 1, 1, "a")
         images, self.y = b.world.holdings["a"].train.take(torch.randperm(36, generator=rng))
         self.x = images.float() / 255

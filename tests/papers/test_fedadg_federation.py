@@ -96,13 +96,13 @@ def test_the_released_warm_up_never_ends(monkeypatch: pytest.MonkeyPatch, preset
     sizes = {"noise": 4, "discriminator_width": 4, "lr_g": 0.5}
     method: Any = read_experiment({"method": "fedadg", "preset": preset, "set": sizes}).method
     seen: dict[float, list[float]] = {method.lr_f: [], method.lr_d: [], method.lr_g: []}
-    original = FedADG._warm_up
+    original = FedADG.set_rate
 
     def spy(self: Any, optimizer: Any, lr: float, epochs: int) -> None:
         original(self, optimizer, lr, epochs)
         seen[lr].append(optimizer.param_groups[0]["lr"])
 
-    monkeypatch.setattr(FedADG, "_warm_up", spy)
+    monkeypatch.setattr(FedADG, "set_rate", spy)
     train(Experiment(method, tiny_classification((12, 9)), "b", rounds=1), None, watch=Silent())
     for lr, counts in ((method.lr_f, of_task), (method.lr_d, of_critic), (method.lr_g, of_critic)):
         assert seen[lr] == pytest.approx([count * lr / method.warm_up for count in counts], rel=0.1)

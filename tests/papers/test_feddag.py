@@ -23,6 +23,7 @@ from unseen.method import Refused, Replies
 from unseen.methods.feddag import Down, Kept, Server, Up
 from unseen.ops.discrepancy import discrepancy
 from unseen.parts.aggregation import SHA, Mean, Uniform
+from unseen.parts.local import Local
 from unseen.parts.sam import SAM
 from unseen.payload import Nothing
 from unseen.randomness import generator
@@ -148,7 +149,8 @@ def test_each_step_changes_its_own_network_alone(tiny: DomainDataset, monkeypatc
 
         return spy
 
-    monkeypatch.setattr(module, "descend", spying(module.descend))
+    monkeypatch.setattr(module, "own_step", spying(module.own_step))
+    monkeypatch.setattr(Local, "descend", spying(Local.descend))
     monkeypatch.setattr(module, "follow", spying(module.follow))
     step = method.adversarial_step(nets["teacher"], nets["student"], nets["generator"], client)
     for x, y in client.batches(size=9, epochs=1):
@@ -214,7 +216,7 @@ class Lossy:
 
     def __init__(self, engine: LocalEngine, number: int, lost: set[tuple[int, str, str]]) -> None:
         self._cohort, self._number, self._lost = engine.cohort(number), number, lost
-        self.names = self._cohort.names
+        self.names, self.entries, self.rng = self._cohort.names, self._cohort.entries, self._cohort.rng
 
     def ask(self, task: Any, down: Any) -> Replies[Any]:
         answers = self._cohort.ask(task, down).all()
@@ -247,10 +249,10 @@ def test_a_missing_client_waits_with_its_history_and_does_not_weigh(tiny: Domain
     method = FedDAG(width=4, warmup=0, batch=8, lr=0.05)
     one, two, three = rounds(tiny, method, tmp_path, {(2, "train", "b")})
     assert set(one.teachers.weights) == {"a", "b"} and set(two.teachers.weights) == {"a"}
-    assert two.teachers.scores == {}  # nobody was left to assess a
+    assert two.teachers.numbers["scores"] == {}  # nobody was left to assess a
     assert two.teachers.history == one.teachers.history
     assert two.generator is not None and one.generator is not None and not same_bits(two.generator, one.generator)
-    assert set(three.teachers.scores) == {"a", "b"} and len(three.teachers.history["b"]) == 2
+    assert set(three.teachers.numbers["scores"]) == {"a", "b"} and len(three.teachers.history["b"]) == 2
 
 
 def test_without_any_assessment_teachers_and_generators_weigh_the_same(tiny: DomainDataset, tmp_path: Any) -> None:

@@ -36,6 +36,9 @@ class Table:
         answers = {c: self.up(c) if task.__name__ == "train" else self.judge(c, down[c].models) for c in asked}
         return Replies(iter([(c, Refused("lost") if (self.number, task.__name__, c) in LOST else a) for c, a in answers.items()]))
 
+    def entries(self, part: str = "whole", role: str = "task") -> list[str]:
+        return ["w"]
+
     def up(self, client: str) -> Up:
         t, g = (torch.tensor([v], dtype=torch.float64) for v in (teacher_of(self.number, client), generator_of(self.number, client)))
         return Up(teacher={"w": t}, generator={"g": g}, perturbed={"w": t + 0.1}, student=None, samples=None)

@@ -14,9 +14,10 @@ from one_client import Fixed, LinearNet, batch_of, client_of, images
 from unseen import BadInput, Client, Experiment, FedDyn, on_client
 from unseen.data.domain import DomainDataset
 from unseen.engines.local import LocalEngine
-from unseen.methods import feddyn, fedgca
-from unseen.methods.feddyn import Down, Drift, Dynamic, Up
 from unseen.methods.fedgca import FedGCA
+from unseen.parts import dynamic
+from unseen.parts.combining import Down
+from unseen.parts.dynamic import Drift, Dynamic, DynamicUp
 from unseen.world import build_world
 
 
@@ -52,9 +53,9 @@ def test_the_servers_update_by_hand_with_one_of_three_missing() -> None:
     method = FedDyn(alpha=0.5)
     state = Dynamic({"w": torch.zeros(1), "running": torch.tensor([9.0]), "count": torch.tensor(1)}, {})
     ups = {
-        "a": Up(parameters={"w": torch.tensor([1.0])}, buffers={"running": torch.tensor([2.0]), "count": torch.tensor(5)}),
+        "a": DynamicUp(parameters={"w": torch.tensor([1.0])}, buffers={"running": torch.tensor([2.0]), "count": torch.tensor(5)}),
         "b": "too late",
-        "c": Up(parameters={"w": torch.tensor([4.0])}, buffers={"running": torch.tensor([4.0]), "count": torch.tensor(3)}),
+        "c": DynamicUp(parameters={"w": torch.tensor([4.0])}, buffers={"running": torch.tensor([4.0]), "count": torch.tensor(3)}),
     }
     after = method.round(state, Fixed(ups))
     assert after.drift["w"].item() == pytest.approx(-0.5 / 3 * 5) and set(after.drift) == {"w"}
@@ -87,8 +88,8 @@ def clients_mean(engine: LocalEngine, kind: type[Any]) -> dict[str, torch.Tensor
 @pytest.mark.parametrize(
     ("method", "memory"),
     [
-        (FedDyn(alpha=0.1, batch=9, epochs=1, lr=0.05), feddyn.Drift),
-        (FedGCA(alpha=0.1, batch=9, epochs=1, copies=1), fedgca.Drift),
+        (FedDyn(alpha=0.1, batch=9, epochs=1, lr=0.05), dynamic.Drift),
+        (FedGCA(alpha=0.1, batch=9, epochs=1, copies=1), dynamic.Drift),
     ],
     ids=["feddyn", "fedgca"],
 )
@@ -106,10 +107,10 @@ class Absent(FedDyn):
     """Client a's second answer cannot be used."""
 
     @on_client
-    def train(self, down: Down, client: Client) -> Up:
+    def train(self, down: Down, client: Client) -> DynamicUp:
         second = client.id == "a" and client.recall(Drift) is not None
         up = FedDyn.train(self, down, client)
-        return Up(parameters={k: v * float("nan") for k, v in up.parameters.items()}, buffers=up.buffers) if second else up
+        return DynamicUp(parameters={k: v * float("nan") for k, v in up.parameters.items()}, buffers=up.buffers) if second else up
 
 
 def test_a_missing_client_keeps_its_lambda_and_the_server_still_has_the_mean(tiny: DomainDataset, tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from unseen import BadInput, Experiment, FedDyn, FedGCA
 from unseen.data.domain import Domain, DomainDataset
 from unseen.experiment import read_experiment
 from unseen.methods import fedgca
-from unseen.methods.fedgca import Down, Drift, Dynamic, Up
 from unseen.networks import build_network
+from unseen.parts.combining import Down
+from unseen.parts.dynamic import Drift, Dynamic, DynamicUp
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.sam import SAM
 from unseen.parts.views import RandConv
@@ -202,7 +203,7 @@ def test_the_global_model_stays_as_it_was_and_in_evaluation_mode(setting: tuple[
 
 def test_the_server_does_feddyns_update_with_a_missing_client() -> None:
     state = Dynamic({"w": torch.zeros(1)}, {"w": torch.tensor([1.0])})
-    ups = {"a": Up(parameters={"w": torch.tensor([2.0])}, buffers={}), "b": "gone"}
+    ups = {"a": DynamicUp(parameters={"w": torch.tensor([2.0])}, buffers={}), "b": "gone"}
     after = FedGCA(alpha=4.0).round(state, Fixed(ups))
     assert after.drift["w"].item() == pytest.approx(1 - 4 / 2 * 2) and after.model["w"].item() == pytest.approx(2 + 3 / 4)
 

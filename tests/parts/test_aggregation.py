@@ -44,13 +44,19 @@ class Contribution(NamedTuple):
 class Fake:
     """Clients that assess by a formula; some do not answer."""
 
-    def __init__(self, names: str, loss: Loss, silent: str = "") -> None:
-        self.names, self.loss, self.silent = list(names), loss, silent
+    def __init__(self, names: str, loss: Loss, silent: str = "", number: int = 1, seed: int = 0) -> None:
+        self.names, self.loss, self.silent, self.number, self.seed = list(names), loss, silent, number, seed
         self.asked: dict[str, list[str]] = {}
 
     def ask(self, task: Any, down: Mapping[str, Candidates]) -> Replies[Any]:  # type: ignore[override]
         self.asked = {e: sorted(d.models) for e, d in down.items()}
         return Replies(iter([(e, self.answer(e, d)) for e, d in sorted(down.items())]))
+
+    def entries(self, part: str = "whole", role: str = "task") -> list[str]:
+        return ["w"]
+
+    def rng(self, *where: str | int) -> torch.Generator:
+        return generator(self.seed, "server", self.number, *where)
 
     def answer(self, evaluator: str, down: Candidates) -> Losses | Refused:
         if evaluator in self.silent:
@@ -87,7 +93,7 @@ def test_scores_and_weights_by_hand(part: Aggregation) -> None:
     clients = Fake("abc", by_name)
     result = part.combine(clients, UPS.items(), START)
     assert clients.asked == {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"]}
-    assert result.scores == pytest.approx({"a": 1 / 0.6, "b": 1 / 1.2, "c": 1 / 2.4})  # 1 / (3 clients x the loss)
+    assert result.numbers["scores"] == pytest.approx({"a": 1 / 0.6, "b": 1 / 1.2, "c": 1 / 2.4})  # 1 / (3 clients x the loss)
     roots = [math.sqrt(1 / loss) for loss in (0.2, 0.4, 0.8)]
     assert value(result) == pytest.approx((roots[0] * 1 + roots[1] * 2 + roots[2] * 4) / sum(roots))
     assert sum(result.weights.values()) == pytest.approx(1)
@@ -109,29 +115,38 @@ def test_own_validation_is_included_on_request() -> None:
     clients = Fake("abc", lambda e, c, m: 0.9 if e == c else 0.3)
     result = CEA(own=True).combine(clients, UPS.items(), START)
     assert clients.asked == {e: ["a", "b", "c"] for e in "abc"}
-    assert result.scores == pytest.approx(dict.fromkeys("abc", 1 / 1.5))  # Eq. 5 as printed: 0.9 + 0.3 + 0.3
+    assert result.numbers["scores"] == pytest.approx(dict.fromkeys("abc", 1 / 1.5))  # Eq. 5 as printed: 0.9 + 0.3 + 0.3
 
 
 def test_c_evaluators_are_drawn_anew_each_round_and_do_not_move_the_scale() -> None:
     ups = {name: up(1.0) for name in "abcdef"}
     drawn = []
     for number in range(12):
-        clients = Fake("abcdef", lambda e, c, m: 0.5)
-        result = CEA(evaluators=2).combine(clients, ups.items(), Aggregate(START.model, round=number))
+        clients = Fake("abcdef", lambda e, c, m: 0.5, number=number)
+        result = CEA(evaluators=2).combine(clients, ups.items(), START)
         drawn.append(tuple(clients.asked))
         assert len(clients.asked) == 2
-        assert result.scores == pytest.approx(dict.fromkeys("abcdef", 1 / (6 * 0.5)))
+        assert result.numbers["scores"] == pytest.approx(dict.fromkeys("abcdef", 1 / (6 * 0.5)))
     assert len(set(drawn)) > 5 and {e for pair in drawn for e in pair} == set("abcdef")
-    again = Fake("abcdef", lambda e, c, m: 0.5)
-    CEA(evaluators=2).combine(again, ups.items(), Aggregate(START.model, round=3))
+    again = Fake("abcdef", lambda e, c, m: 0.5, number=3)
+    CEA(evaluators=2).combine(again, ups.items(), START)
     assert tuple(again.asked) == drawn[3]
 
 
+def test_another_seed_draws_other_evaluators() -> None:
+    ups, drawn = {name: up(1.0) for name in "abcdef"}, set()
+    for seed in range(8):
+        clients = Fake("abcdef", lambda e, c, m: 0.5, seed=seed)
+        SHA(evaluators=2).combine(clients, ups.items(), START)
+        drawn.add(tuple(clients.asked))
+    assert len(drawn) > 3
+
+
 def test_a_lone_evaluators_own_model_gets_the_mean_score() -> None:
-    (lone,) = "ab"[int(torch.randperm(2, generator=generator(0, "evaluators", 0))[0])]
+    (lone,) = "ab"[int(torch.randperm(2, generator=generator(0, "server", 1, "evaluators"))[0])]
     clients = Fake("ab", lambda e, c, m: 0.25)
     result = SHA(evaluators=1).combine(clients, {"a": up(1.0), "b": up(3.0)}.items(), START)
-    assert list(clients.asked) == [lone] and lone not in result.scores
+    assert list(clients.asked) == [lone] and lone not in result.numbers["scores"]
     assert value(result) == pytest.approx(2.0) and lone not in result.history
 
 
@@ -142,7 +157,7 @@ def test_history_joins_only_what_did_better_and_is_kept_before_averaging() -> No
     )
     # scores 1 / (2 x 0.5) = 1; a's becomes the mean of 1 and 9 over the models 1 and 10
     assert value(result) == pytest.approx((5 * 5.5 + 1 * 3.0) / 6)
-    assert result.scores == pytest.approx({"a": 1.0, "b": 1.0})
+    assert result.numbers["scores"] == pytest.approx({"a": 1.0, "b": 1.0})
     assert [(float(h.model["w"]), h.score) for h in result.history["a"]] == [(10.0, 9.0), (20.0, 0.1), (1.0, pytest.approx(1.0))]
     assert [(float(h.model["w"]), h.score) for h in result.history["b"]] == [(3.0, pytest.approx(1.0))]
 
@@ -162,7 +177,7 @@ def test_a_client_that_is_missing_keeps_its_history_and_does_not_count() -> None
     result = SHA().combine(clients, [("a", UPS["a"]), ("b", UPS["b"])], Aggregate({}, 4, history=past))
     assert clients.asked == {"a": ["b"], "b": ["a"]} and set(result.weights) == {"a", "b"}
     assert result.history["c"] == past["c"]
-    assert result.scores == pytest.approx({"a": 1 / 0.6, "b": 1 / 1.2})  # as if all three had assessed
+    assert result.numbers["scores"] == pytest.approx({"a": 1 / 0.6, "b": 1 / 1.2})  # as if all three had assessed
 
 
 def test_what_a_client_left_out_of_its_answer_does_not_stop_the_round() -> None:
@@ -171,16 +186,16 @@ def test_what_a_client_left_out_of_its_answer_does_not_stop_the_round() -> None:
     assert value(Mean().combine(Fake("abc", by_name), {**UPS, "c": bare}.items(), START)) == pytest.approx((10 * 1 + 20 * 2) / 30)
     clients = Fake("abc", lambda e, c, m: 0.5)
     result = SHA().combine(clients, {**UPS, "c": bare}.items(), START)
-    assert clients.asked == {"a": ["b"], "b": ["a"]} and set(result.scores) == set(result.history) == {"a", "b"}
+    assert clients.asked == {"a": ["b"], "b": ["a"]} and set(result.numbers["scores"]) == set(result.history) == {"a", "b"}
     assert value(result) == pytest.approx((1 + 2 + 9) / 3)  # the mean of equal scores
 
 
 def test_evaluators_that_fail_are_scaled_out_and_without_any_all_weigh_the_same() -> None:
     some = CEA().combine(Fake("abc", by_name, silent="b"), UPS.items(), START)
-    assert some.scores == pytest.approx({"a": 1 / 0.6, "b": 1 / 1.2, "c": 1 / 2.4})
+    assert some.numbers["scores"] == pytest.approx({"a": 1 / 0.6, "b": 1 / 1.2, "c": 1 / 2.4})
     for part in (CEA(), SHA()):
         none = part.combine(Fake("abc", by_name, silent="abc"), UPS.items(), START)
-        assert value(none) == pytest.approx(7 / 3) and not none.scores and not none.history
+        assert value(none) == pytest.approx(7 / 3) and not none.numbers["scores"] and not none.history
         alone = part.combine(Fake("abc", by_name), [("b", UPS["b"])], START)
         assert value(alone) == 2.0
         with pytest.raises(NoReplies):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
+
+import torch
 
 from unseen.client import Client
 from unseen.engines.tasks import Place
 from unseen.method import Refused, Replies
 from unseen.payload import Payload
+from unseen.randomness import generator
 from unseen.runs.traffic import Traffic
 from unseen.scoring import Model, Scores, Scoring
+from unseen.state import Part
 from unseen.world import World
 
-__all__ = ["SCORING_ASK", "Answering", "RoundCohort", "scored"]
+__all__ = ["SCORING_ASK", "Answering", "RoundCohort", "scored", "taking_part"]
 
 D = TypeVar("D", bound=Payload)
 U = TypeVar("U", bound=Payload)
@@ -30,28 +34,45 @@ class Answering(Protocol):
 
 def scored(engine: Answering, world: World, round_number: int, model: Model) -> tuple[dict[str, Scores], Traffic]:
     """The global model on every client's validation part and on every unseen domain."""
-    cohort = RoundCohort(engine, [*world.clients, *world.evaluators], round_number, first_ask=SCORING_ASK)
+    cohort = RoundCohort(engine, world, round_number, names=[*world.clients, *world.evaluators], first_ask=SCORING_ASK)
     replies = cohort.ask(Scoring().score, model).all()
     return replies, cohort.traffic
+
+
+def taking_part(world: World, round_number: int) -> list[str]:
+    """The clients of a round: all of them, or as many as the experiment draws. Before round 1 everyone is asked."""
+    clients, share = world.clients, world.experiment.participation
+    if share == 1 or round_number == 0:
+        return clients
+    order = torch.randperm(len(clients), generator=generator(world.experiment.seed, "participation", round_number))
+    return sorted(clients[i] for i in order[: max(1, round(share * len(clients)))].tolist())
 
 
 class RoundCohort:
     """The clients during one round: counts the questions, and notes what travelled and who gave no usable answer."""
 
-    def __init__(self, engine: Answering, names: list[str], round_number: int, first_ask: int = 1) -> None:
-        self._engine, self._names, self._round, self._ask = engine, names, round_number, first_ask
+    def __init__(self, engine: Answering, world: World, round_number: int, names: Sequence[str] | None = None, first_ask: int = 1) -> None:
+        self._engine, self._world, self._round, self._ask = engine, world, round_number, first_ask
+        self._names = sorted(world.clients if names is None else names)
+        self.taking_part = taking_part(world, round_number) if names is None else self._names
         self._open: Replies[Any] | None = None
         self.traffic = Traffic()
         self.missing: dict[str, str] = {}
 
     @property
     def names(self) -> list[str]:
-        return sorted(self._names)
+        return list(self._names)
+
+    def entries(self, part: Part = "whole", role: str = "task") -> list[str]:
+        return self._world.entries(role).names(part)
+
+    def rng(self, *where: str | int) -> torch.Generator:
+        return generator(self._world.experiment.seed, "server", self._round, *where)
 
     def ask(self, task: Callable[[D, Client], U], down: D | Mapping[str, D]) -> Replies[U]:
         self.close()
         shared = isinstance(down, Payload)
-        downs: Mapping[str, D] = dict.fromkeys(self.names, down) if shared else dict(down)  # type: ignore[arg-type]
+        downs: Mapping[str, D] = dict.fromkeys(self.taking_part, down) if shared else dict(down)  # type: ignore[arg-type]
         strangers = sorted(set(downs) - set(self._names))
         if strangers:
             raise KeyError(f"asked {', '.join(strangers)}; the clients are {', '.join(self.names)}")

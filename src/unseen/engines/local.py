@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from unseen.client import Client
 from unseen.codec import CodecError
+from unseen.engines.checking import Checker
 from unseen.engines.cohort import RoundCohort, scored
 from unseen.engines.tasks import Place, TaskRunner, path_of
 from unseen.engines.workers import Workers
@@ -38,12 +39,13 @@ class LocalEngine:
     ) -> None:
         self.world = world
         self.memory = MemoryStore(memory_folder)
+        self._checker = Checker(world)
         self._workers = workers
         self._through_bytes = through_bytes
         self._runner = (runner or TaskRunner(world)) if workers is None else None
 
     def cohort(self, round_number: int) -> RoundCohort:
-        return RoundCohort(self, self.world.clients, round_number)
+        return RoundCohort(self, self.world, round_number)
 
     def notes(self) -> dict[str, Any]:
         return {}
@@ -69,8 +71,17 @@ class LocalEngine:
             except (RefusedReply, CodecError) as refusal:
                 yield name, Refused(str(refusal))
             else:
+                self._refuse_undeclared(path, name, answer, downs[name])
                 self.memory.commit(name, staged)
                 yield name, answer  # type: ignore[misc]
+
+    def _refuse_undeclared(self, path: str, name: str, answer: Payload, down: Payload) -> None:
+        """What no server would take from a site is the method's mistake here: told at once, not between hospitals."""
+        holding = self.world.holdings.get(name) or self.world.evaluators[name]
+        try:
+            self._checker.refuse_misfit(answer, down, len(holding.train) + len(holding.validation))
+        except RefusedReply as refusal:
+            raise TypeError(f"{path} answers otherwise than {type(answer).__name__} declares: {refusal}") from refusal
 
     def _run(
         self, task: Callable[[D, Client], U], path: str, downs: Mapping[str, D], place: Place, shared: bool

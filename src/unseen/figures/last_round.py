@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import safetensors.torch
 import torch
-from torch import Tensor
 
 from unseen.client import Client
 from unseen.codec import CodecError
@@ -21,7 +20,7 @@ from unseen.engines.local import LocalEngine
 from unseen.engines.tasks import Place
 from unseen.errors import BadInput
 from unseen.method import Refused
-from unseen.payload import Payload
+from unseen.payload import Payload, declarations
 from unseen.runs.folder import Checkpoint, RunFolder, read_checkpoint
 from unseen.state import State, same_bits
 from unseen.world import World
@@ -60,12 +59,11 @@ class _Overheard:
 
 
 def client_model(answer: Payload, names: set[str]) -> State | None:
-    """The task network's weights in an answer: one field that holds them all, or several that hold them together."""
-    states: list[State] = [v for v in vars(answer).values() if isinstance(v, dict) and all(isinstance(t, Tensor) for t in v.values())]
-    whole = next((state for state in states if state.keys() == names), None)
-    if whole is not None:
-        return whole
-    together = {key: value for state in states if state.keys() <= names for key, value in state.items()}
+    """The task network's weights in an answer, as its fields declare them: whole, or in several parts that make a whole."""
+    told = {name: d for name, d in declarations(type(answer)).items() if (d.kind, d.role) == ("model", "task")}
+    whole = next((name for name, d in told.items() if d.part == "whole"), None)
+    parts = told if whole is None else [whole]
+    together = {key: value for name in parts for key, value in (getattr(answer, name) or {}).items()}
     return together if together.keys() == names else None
 
 
@@ -83,7 +81,7 @@ def repeat_last_round(run: FinishedRun) -> LastRound:
         engine = LocalEngine(world, memory)
         engine.memory.versions = before.versions
         heard = _Overheard(engine, set(run.net.state_dict()))
-        cohort = RoundCohort(heard, world.clients, before.round + 1)
+        cohort = RoundCohort(heard, world, before.round + 1)
         try:
             state = world.experiment.method.round(before.state, cohort)
             cohort.close()

@@ -22,10 +22,10 @@ The released code departs in every field of its preset; its unequal first weight
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -35,15 +35,16 @@ from torch.func import functional_call
 from unseen.client import Client
 from unseen.device.twice import DifferentiatedTwice
 from unseen.method import Cohort, Fresh, Method, Surroundings, on_client
-from unseen.moments import moments_of, restore_moments
 from unseen.networks.base import Outputs, TaskNet
 from unseen.ops.contrast import info_nce, nt_xent, versions_of
 from unseen.ops.fourier import draw_rows, low_amplitudes, restyle_amplitudes, take_rows
 from unseen.ops.morphology import edge_regions
-from unseen.parts.aggregation import Aggregate, Aggregation, Mean
-from unseen.parts.sam import SAM, descend
+from unseen.optimizers import moments_of, restore_moments
+from unseen.parts.aggregation import Aggregate
+from unseen.parts.combining import Combining, Down, Up
+from unseen.parts.local import Local
 from unseen.payload import Memory, Nothing, Payload, State, carries
-from unseen.settings import hyper
+from unseen.settings import group, hyper
 from unseen.state import state_of
 from unseen.task import Task
 
@@ -66,21 +67,10 @@ class Moments(Memory):
     of: State  # Adam's state: parameter number and entry -> tensor
 
 
-class Down(Payload):
-    model: State
-
-
-class Up(Payload):
-    model: State
-    samples: int | None  # leaves only where the average is weighted by it
-    perturbed: State | None  # leaves only where the aggregation is sha
-
-
 @dataclass(frozen=True)
 class ELCFS(Method[Aggregate]):
     """Episodic learning on images that carry the other clients' low frequencies."""
 
-    title = "ELCFS"
     paper = "Liu et al., CVPR 2021"
     presets = {
         "paper": {"rounds": 100, "augment": "elcfs"},
@@ -109,15 +99,16 @@ class ELCFS(Method[Aggregate]):
     features_of_x: Literal["updated", "old"] = hyper("updated", "weights at which the raw image's features are taken", symbol="Eq. 8")
     boundary_steps: int = hyper(1, "erosions whose loss is the boundary", low=1)
     background_steps: int = hyper(5, "dilations whose gain is the background", low=1)
-    lr: float = hyper(1e-3, "learning rate of Adam", low=0.0)
     beta1: float = hyper(0.9, "Adam's first momentum", low=0.0, high=0.9999)
     beta2: float = hyper(0.99, "Adam's second momentum", low=0.0, high=0.99999)
     keep_moments: bool = hyper(False, "keep Adam's state over the rounds")
-    epochs: float = hyper(1.0, "passes over a client's data in a round, or a part of one", symbol="E", low=0.001)
-    steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
-    batch: int = hyper(5, "samples in a batch", low=1)
-    aggregation: Aggregation = hyper(Mean(), "how the server averages: mean weighs by samples", symbol="N^k / N")
-    sam: SAM | None = hyper(None, "sharpness-aware steps on the whole objective")
+    local: Local = group(
+        Local(batch=5, lr=1e-3),
+        symbols={"epochs": "E"},
+        meanings={"lr": "learning rate of Adam", "sam": "sharpness-aware steps on the whole objective"},
+        without=["optimizer", "weight_decay", "smoothing", "views", "mixstyle"],
+    )
+    combining: Combining = group(Combining(), symbols={"aggregation": "N^k / N"})
 
     def contradictions(self) -> Iterable[str]:
         if self.lam_low > self.lam_high:
@@ -126,7 +117,7 @@ class ELCFS(Method[Aggregate]):
             yield "without interpolation and without episodic learning nothing of ELCFS is left; use fedavg"
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
-        yield from self.aggregation.obstacles(around)
+        yield from super().obstacles(around)
         if self.interpolate and len(around.training) < 2:
             yield "a single client has nobody whose style it could take; use at least two clients, or interpolate = false"
         for name in sorted(n for n, samples in around.training.items() if self.interpolate and not samples):
@@ -157,21 +148,20 @@ class ELCFS(Method[Aggregate]):
     @on_client
     def train(self, down: Down, client: Client) -> Up:
         net: TaskNet = client.build("task", down.model)
-        optimizer = client.optimizer(torch.optim.Adam, net, lr=self.lr, betas=(self.beta1, self.beta2))
+        optimizer = client.optimizer(torch.optim.Adam, net, lr=self.local.lr, betas=(self.beta1, self.beta2))
         if self.keep_moments and (moments := client.recall(Moments)):
             restore_moments(optimizer, moments.of)
         others = client.recall(Others) if self.interpolate else None
 
         @client.step
         def step(x: Tensor, t: Tensor, y: Tensor) -> None:
-            descend(net, optimizer, lambda: self.objective(net, client.task, x, t, y), self.sam)
+            self.local.descend(net, optimizer, lambda: self.objective(net, client.task, x, t, y))
 
-        epochs = None if self.steps else self.epochs
-        for x, y in client.batches(size=self.batch, epochs=epochs, steps=self.steps):
+        for x, y in self.local.batches(client):
             step(x, self.restyle(x, others.low, client) if others and others.low else x[None], y)
         if self.keep_moments:
             client.remember(Moments(of=moments_of(optimizer)))
-        return Up(model=state_of(net), **self.aggregation.upload(client, net))
+        return Up(model=state_of(net), **self.combining.upload(client, net))
 
     def restyle(self, x: Tensor, bank: State, client: Client) -> Tensor:
         """Eq. 2-3: the images [n, C, H, W] in other clients' styles, as t [styles, n, C, H, W]."""
@@ -225,11 +215,7 @@ class ELCFS(Method[Aggregate]):
         return Aggregate(fresh("task"))
 
     def round(self, state: Aggregate, clients: Cohort) -> Aggregate:
-        ups = clients.ask(self.train, Down(model=state.model))
-        return self.aggregation.combine(clients, ups.items(), state)
-
-    def notes(self, state: Aggregate) -> Mapping[str, Any]:
-        return self.aggregation.notes(state)
+        return self.combining.combine(clients, clients.ask(self.train, Down(model=state.model)), state)
 
 
 def _maps(around: Surroundings) -> int:

@@ -24,26 +24,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from unseen.client import Client
-from unseen.method import Cohort, Fresh, Method, Shapes, Surroundings, on_client
+from unseen.method import Cohort, Fresh, Method, Shapes, on_client
 from unseen.networks.base import Outputs, TaskNet
 from unseen.networks.generator import ImageGenerator
-from unseen.ops.averaging import mean
+from unseen.ops.descent import own_step
 from unseen.ops.discrepancy import clipped_discrepancy, discrepancy, follow, perturb
-from unseen.optimizers import OptimizerName, make_optimizer
-from unseen.parts import part_obstacles
-from unseen.parts.aggregation import SHA, Aggregate, Aggregation
-from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
-from unseen.parts.sam import SAM, descend
-from unseen.parts.views import Views, repeat_labels, views_of
+from unseen.parts.aggregation import SHA, Aggregate, Told
+from unseen.parts.combining import Combining
+from unseen.parts.local import Local
+from unseen.parts.mixstyle import mixed
+from unseen.parts.views import repeat_labels
 from unseen.parts.views import task_loss as loss_over_views
-from unseen.payload import Memory, Payload, State
-from unseen.settings import hyper
+from unseen.payload import Memory, Payload, State, carries
+from unseen.settings import group, hyper
 from unseen.state import state_of
 from unseen.task import Task
 
@@ -51,17 +50,16 @@ __all__ = ["FedDAG"]
 
 
 class Down(Payload):
-    model: State  # the aggregate of the teachers: the new student
-    generator: State | None  # none in a round without generation
-    student: State | None  # only where a global student is kept: then `model` is the new teacher
+    model: State = carries("model")  # the aggregate of the teachers: the new student
+    generator: State | None = carries("model", role="generator")  # none in a round without generation
+    student: State | None = carries("model")  # only where a global student is kept: then `model` is the new teacher
 
 
-class Up(Payload):
-    teacher: State
-    generator: State | None  # none in a round without generation
-    perturbed: State | None  # the teacher after a step uphill: only where the aggregation is sha
-    student: State | None  # only where a global student is kept
-    samples: int | None  # only where the aggregation is mean
+class Up(Told):
+    teacher: State = carries("model", of="model")
+    generator: State | None = carries("model", role="generator")
+    perturbed: State | None = carries("model", of="model")  # the teacher after a step uphill: only where the aggregation is sha
+    student: State | None = carries("model", of="student")
 
     @property
     def model(self) -> State:
@@ -84,7 +82,6 @@ class Server:
 class FedDAG(Method[Server]):
     """Adversarial images of novel domains at the clients, and an average by sharpness-aware scores at the server."""
 
-    title = "FedDAG"
     paper = "Che et al., 2025"
     tasks = ("classification",)
     presets = {
@@ -112,17 +109,18 @@ class FedDAG(Method[Server]):
         "student", "whom the aggregate becomes; copy: student and teacher; global_student: the teacher, beside it", symbol="Fig. 5"
     )
     warmup: int = hyper(5, "first rounds without generation", symbol="Sec. IV-A", low=0)
-    epochs: float = hyper(1.0, "passes over a client's data in a round, or a part of one", low=0.001)
-    steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
-    batch: int = hyper(32, "samples in a batch (224 px: 16)", symbol="Sec. IV-A", low=1)
-    optimizer: OptimizerName = hyper("momentum", "optimiser of the student and of the generator", symbol="Sec. IV-A")
-    lr: float = hyper(1e-3, "learning rate (224 px: 5e-3)", symbol="Sec. IV-A", low=0.0)
-    weight_decay: float = hyper(5e-4, "weight decay", symbol="Sec. IV-A", low=0.0)
-    aggregation: Aggregation = hyper(SHA(), "how the server averages", symbol="SHA")
-    smoothing: float = hyper(0.0, "mass moved from the true class to all classes", low=0.0, high=1.0)
-    views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
-    mixstyle: MixStyle | None = hyper(None, "mixes the style of the student's feature maps within a batch")
-    sam: SAM | None = hyper(None, "sharpness-aware steps of the student", symbol="FedSAM, Fig. 9")
+    local: Local = group(
+        Local(batch=32, optimizer="momentum", lr=1e-3, weight_decay=5e-4),
+        symbols=dict.fromkeys(("batch", "optimizer", "lr", "weight_decay"), "Sec. IV-A") | {"sam": "FedSAM, Fig. 9"},
+        meanings={
+            "batch": "samples in a batch (224 px: 16)",
+            "lr": "learning rate (224 px: 5e-3)",
+            "optimizer": "optimiser of the student and of the generator",
+            "mixstyle": "mixes the style of the student's feature maps within a batch",
+            "sam": "sharpness-aware steps of the student",
+        },
+    )
+    combining: Combining = group(Combining(SHA()), symbols={"aggregation": "SHA"})
 
     def contradictions(self) -> Iterable[str]:
         if self.train_on == "perturbations" and not self.ndag:
@@ -130,9 +128,6 @@ class FedDAG(Method[Server]):
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
         return {"generator": partial(ImageGenerator, shapes.channels, self.width)} if self.ndag else {}
-
-    def obstacles(self, around: Surroundings) -> Iterable[str]:
-        return part_obstacles(self, around)
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
@@ -147,36 +142,33 @@ class FedDAG(Method[Server]):
             generator = client.build("generator", down.generator)
             step = self.adversarial_step(teacher, student, generator, client)
             together = 2 if self.train_on == "images" else 1  # x and x^
-        for x, y in client.batches(size=self.batch, epochs=None if self.steps else self.epochs, steps=self.steps):
-            x = views_of(self.views, x, client.rng)
-            step(x, y, *mixing_of(self.mixstyle, x, client.rng, times=together))
+        for batch in self.local.batches(client, times=together):
+            step(*batch)
         if self.distribution == "student":
             client.remember(Kept(teacher=state_of(teacher)))
         return Up(
             teacher=state_of(teacher),
             generator=None if generator is None else state_of(generator),
             student=state_of(student) if self.distribution == "global_student" else None,
-            **self.aggregation.upload(client, teacher, learner=student),
+            **self.combining.upload(client, teacher, learner=student),
         )
 
     def plain_step(self, student: TaskNet, client: Client) -> Callable[..., None]:
         """A step of FedAvg: in warm-up, and without NDAG."""
-        optimizer = make_optimizer(client, self.optimizer, student, self.lr, weight_decay=self.weight_decay)
+        optimizer = self.local.optimizer_of(client, student)
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
-            def loss() -> Tensor:
-                return loss_over_views(client.task, mixed(student, x, mixing), y, self.views, self.smoothing)
-
-            descend(student, optimizer, loss, self.sam)
+            self.local.descend(student, optimizer, lambda: self.local.loss(client.task, student, x, y, mixing))
 
         return step
 
     def adversarial_step(self, teacher: TaskNet, student: TaskNet, generator: nn.Module, client: Client) -> Callable[..., None]:
         """A step of NDAG: lines 2 to 5."""
-        generator_lr = self.lr if self.generator_lr is None else self.generator_lr
-        for_generator = make_optimizer(client, self.optimizer, generator, generator_lr, weight_decay=self.weight_decay)
-        for_student = make_optimizer(client, self.optimizer, student, self.lr, weight_decay=self.weight_decay)
+        for_generator, for_student = (
+            self.local.optimizer_of(client, generator, lr=self.generator_lr),
+            self.local.optimizer_of(client, student),
+        )
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
@@ -184,11 +176,11 @@ class FedDAG(Method[Server]):
                 f = self.feature_of(teacher(x, full=True))
             student.requires_grad_(False).eval()  # only the generator learns
             made = generator(x)
-            descend(generator, for_generator, lambda: self.generator_loss(student, client.task, f, x, made, y))
+            own_step(for_generator, self.generator_loss(student, client.task, f, x, made, y))
             student.requires_grad_(True).train()  # only the student learns
             with torch.no_grad():
                 shown = generator(x) if self.regenerate else made.detach()
-            descend(student, for_student, lambda: self.student_loss(student, client.task, f, x, shown, y, mixing), self.sam)
+            self.local.descend(student, for_student, lambda: self.student_loss(student, client.task, f, x, shown, y, mixing))
             follow(teacher, student, self.ema, copy_buffers=self.statistics == "copy")
 
         return step
@@ -197,7 +189,7 @@ class FedDAG(Method[Server]):
         """L_cls - L_dis (Eq. 1-3)."""
         seen = student(perturb(x, perturbation, self.alpha), full=True)
         novelty = clipped_discrepancy(f, self.feature_of(seen), self.m).mean()
-        label = task.loss(seen.logits, repeat_labels(y, len(x)), self.smoothing)
+        label = task.loss(seen.logits, repeat_labels(y, len(x)), self.local.smoothing)
         return self.label_weight * label - self.discrepancy_weight * novelty
 
     def student_loss(
@@ -205,12 +197,12 @@ class FedDAG(Method[Server]):
     ) -> Tensor:
         """L_cls + L_sim (Eq. 4)."""
         if self.train_on == "perturbations":
-            return loss_over_views(task, mixed(student, self.alpha * perturbation, mixing), y, self.views, self.smoothing)
+            return loss_over_views(task, mixed(student, self.alpha * perturbation, mixing), y, self.local.views, self.local.smoothing)
         seen = mixed(student, torch.cat([x, perturb(x, perturbation, self.alpha)]), mixing, full=True)
         generated = slice(len(x), None)
         similarity = discrepancy(f, self.feature_of(seen)[generated]).mean()
         judged = seen.logits if self.task_loss == "both" else seen.logits[generated]
-        return loss_over_views(task, judged, y, self.views, self.smoothing) + self.similarity_weight * similarity
+        return loss_over_views(task, judged, y, self.local.views, self.local.smoothing) + self.similarity_weight * similarity
 
     def feature_of(self, seen: Outputs) -> Tensor:
         return seen.features if self.feature == "pooled" else seen.logits
@@ -226,21 +218,9 @@ class FedDAG(Method[Server]):
     def round(self, state: Server, clients: Cohort) -> Server:
         """Algorithm 2, after the clients' Algorithm 1."""
         generator = state.generator if state.teachers.round >= self.warmup else None
-        ups = clients.ask(self.train, Down(model=state.teachers.model, generator=generator, student=state.student)).all()
-        teachers = self.aggregation.combine(clients, ups.items(), state.teachers)
-
-        def weighted(parts: Iterable[tuple[str, State | None]]) -> State | None:
-            given = [(part, teachers.weights[c]) for c, part in parts if part is not None]
-            return mean(given) if given else None
-
-        return Server(
-            teachers=teachers,
-            generator=weighted((c, up.generator) for c, up in ups.items()) or state.generator,
-            student=weighted((c, up.student) for c, up in ups.items()),
-        )
+        ups = clients.ask(self.train, Down(model=state.teachers.model, generator=generator, student=state.student))
+        teachers = self.combining.combine(clients, ups, state.teachers, also=("generator", "student"))
+        return Server(teachers, teachers.also.get("generator", state.generator), teachers.also.get("student"))
 
     def model(self, state: Server) -> State:
         return state.teachers.model
-
-    def notes(self, state: Server) -> Mapping[str, Any]:
-        return self.aggregation.notes(state.teachers)

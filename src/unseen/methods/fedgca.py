@@ -24,48 +24,26 @@ import torch
 from torch import Tensor
 
 from unseen.client import Client
-from unseen.method import Cohort, Fresh, Method, Surroundings, on_client
+from unseen.method import Cohort, Method, Surroundings, on_client
 from unseen.networks.base import Outputs, TaskNet
 from unseen.ops.cam import map_distribution, reads_positions
 from unseen.ops.consistency import Consistency, OverClasses, by_view, map_consistency, mean_of_views, prediction_consistency
-from unseen.ops.dynamic import add_dynamic_gradient, buffers_of, dynamic_aggregate, dynamic_pull, parameters_of, updated_drift
 from unseen.ops.randconv import restyled_views
-from unseen.optimizers import OptimizerName, make_optimizer
-from unseen.parts import part_obstacles
-from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
-from unseen.parts.sam import SAM, descend
+from unseen.parts.combining import Down
+from unseen.parts.dynamic import Dynamic, DynamicPenalty, DynamicUp, combine_dynamic
+from unseen.parts.local import Local
+from unseen.parts.mixstyle import mixed
 from unseen.parts.views import chosen_styles, predictions, repeat_labels, strange_styles
-from unseen.payload import Memory, Payload, State
-from unseen.settings import hyper
+from unseen.settings import group, hyper
 from unseen.task import Task
 
 __all__ = ["FedGCA"]
-
-
-class Down(Payload):
-    model: State
-
-
-class Up(Payload):
-    parameters: State
-    buffers: State
-
-
-class Drift(Memory):
-    drift: State  # lambda_i
-
-
-@dataclass(frozen=True)
-class Dynamic:
-    model: State
-    drift: State  # lambda; empty before round 1
 
 
 @dataclass(frozen=True)
 class FedGCA(Method[Dynamic]):
     """Restyled copies of one source domain, on which the local and the global model must agree."""
 
-    title = "FedGCA"
     paper = "Liu et al., 2024"
     tasks = ("classification",)
     presets = {
@@ -87,14 +65,12 @@ class FedGCA(Method[Dynamic]):
     consistency: Consistency = hyper("bce", "bce: Eq. 2 as printed; kl: as its text says")
     over_classes: OverClasses = hyper("mean", "how bce becomes one number")
     stop_mean: bool = hyper(False, "no gradient through the mean prediction and the mean map")
-    epochs: float = hyper(5.0, "passes over a client's data in a round, or a part of one", low=0.001)
-    steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
-    batch: int = hyper(32, "images in a batch, before they are restyled", low=1)
-    optimizer: OptimizerName = hyper("momentum", "local optimiser")
-    lr: float = hyper(0.01, "learning rate", symbol="eta", low=0.0)
-    smoothing: float = hyper(0.0, "mass moved from the true class to all classes", low=0.0, high=1.0)
-    mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch and its copies")
-    sam: SAM | None = hyper(None, "sharpness-aware steps")
+    local: Local = group(
+        Local(epochs=5.0, batch=32, optimizer="momentum", lr=0.01),
+        symbols={"lr": "eta"},
+        meanings={"batch": "images in a batch, before they are restyled"},
+        without=["views"],
+    )
 
     def contradictions(self) -> Iterable[str]:
         if self.alpha == 0:
@@ -105,7 +81,7 @@ class FedGCA(Method[Dynamic]):
         yield from strange_styles(self.styles)
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
-        yield from part_obstacles(self, around)
+        yield from super().obstacles(around)
         if not (self.beta and self.local_maps):
             return
         advice = "set local_maps and global_maps to false, or use another network"
@@ -118,15 +94,10 @@ class FedGCA(Method[Dynamic]):
             yield f"{type(around.net).__name__} has a single position in its maps on images of {around.shapes.size[0]} pixels; {advice}"
 
     @on_client
-    def train(self, down: Down, client: Client) -> Up:
-        net = client.build("task", down.model)  # w_i
-        guide = client.build("task", down.model).eval().requires_grad_(False)  # w^t
-        optimizer = make_optimizer(client, self.optimizer, net, self.lr)
-        kept = client.recall(Drift)
-        drift = kept.drift if kept else {name: torch.zeros_like(w) for name, w in net.named_parameters()}  # lambda_i
-        # In a network of the pool, so that a recorded step finds it where it was in the last task.
-        pulling = client.build("task", {**down.model, **dynamic_pull(down.model, drift, self.alpha)}).requires_grad_(False)
-        pull = dict(pulling.named_parameters())
+    def train(self, down: Down, client: Client) -> DynamicUp:
+        net, optimizer = self.local.begin(client, down.model)  # w_i
+        guide = client.frozen("task", down.model)  # w^t
+        penalty = DynamicPenalty(client, net, down.model, self.alpha)
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:  # X+, and the labels of one view
@@ -135,20 +106,20 @@ class FedGCA(Method[Dynamic]):
 
             def loss() -> Tensor:  # Eq. 6 without alpha L_OC, whose gradient is known
                 seen = mixed(net, x, mixing, full=True)
-                total = client.task.loss(seen.logits, labels, self.smoothing)
+                total = client.task.loss(seen.logits, labels, self.local.smoothing)
                 if self.beta:
                     total = total + self.beta * self.semantic_consistency(client.task, net, seen, told, labels, len(y))
                 return total
 
-            descend(net, optimizer, loss, self.sam, lambda: add_dynamic_gradient(net, pull, self.alpha))
+            self.local.descend(net, optimizer, loss, penalty.add_gradient)
 
-        epochs = None if self.steps else self.epochs
-        for x, y in client.batches(size=self.batch, epochs=epochs, steps=self.steps):
-            x = restyled_views(x, self.copies, chosen_styles(self.styles), client.rng)
-            step(x, y, *mixing_of(self.mixstyle, x, client.rng))
-        reached = parameters_of(net)
-        client.remember(Drift(drift=updated_drift(drift, down.model, reached, self.alpha)))
-        return Up(parameters=reached, buffers=buffers_of(net))
+        for batch in self.local.batches(client, self.restyled):
+            step(*batch)
+        return penalty.upload()
+
+    def restyled(self, x: Tensor, rng: torch.Generator) -> Tensor:
+        """X+: the images and J copies of each."""
+        return restyled_views(x, self.copies, chosen_styles(self.styles), rng)
 
     def guidance(self, task: Task, guide: TaskNet, x: Tensor, labels: Tensor, samples: int) -> tuple[Tensor | None, Tensor | None]:
         """P^G and M^G, what the global model says of the views: without gradient, and None where switched off."""
@@ -175,10 +146,5 @@ class FedGCA(Method[Dynamic]):
             total = total + map_consistency(local, mean_of_views(local, told[1], stop=self.stop_mean))  # Eq. 3
         return total
 
-    def start(self, fresh: Fresh, clients: Cohort) -> Dynamic:
-        return Dynamic(fresh("task"), {})
-
     def round(self, state: Dynamic, clients: Cohort) -> Dynamic:
-        ups = clients.ask(self.train, Down(model=state.model))
-        replies = ((up.parameters, up.buffers) for up in ups.values())
-        return Dynamic(*dynamic_aggregate(state.model, state.drift, replies, self.alpha, len(clients.names)))
+        return combine_dynamic(clients, clients.ask(self.train, Down(model=state.model)), state, self.alpha)

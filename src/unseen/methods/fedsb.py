@@ -11,42 +11,25 @@ the same first samples are seen every round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from unseen.client import Client
-from unseen.method import Cohort, Fresh, Method, Surroundings, on_client
-from unseen.parts import part_obstacles
-from unseen.parts.aggregation import Aggregate, Aggregation, Uniform
-from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
-from unseen.parts.sam import SAM, descend
-from unseen.parts.views import Views, task_loss, views_of
-from unseen.payload import Payload, State
-from unseen.settings import hyper
+from unseen.method import Cohort, Method, on_client
+from unseen.parts.aggregation import Aggregate, Uniform
+from unseen.parts.combining import Combining, Down, Up
+from unseen.parts.local import Local
+from unseen.settings import group, hyper
 from unseen.state import state_of
 
 __all__ = ["FedSB"]
-
-
-class Down(Payload):
-    model: State
-
-
-class Up(Payload):
-    model: State  # all that leaves a client, unless it is averaged otherwise than in the paper
-    samples: int | None  # leaves only where the average is weighted by it
-    perturbed: State | None  # leaves only where the aggregation is sha
 
 
 @dataclass(frozen=True)
 class FedSB(Method[Aggregate]):
     """Label smoothing against overconfident clients, and one training budget for all of them."""
 
-    title = "FedSB"
     paper = "Soltany et al., 2024"
     tasks = ("classification",)
     presets = {
@@ -63,43 +46,27 @@ class FedSB(Method[Aggregate]):
         },
     }
 
-    smoothing: float = hyper(0.1, "mass moved from the true class to all classes", symbol="epsilon, Eq. 1", low=0.0, high=1.0)
     budget: int | None = hyper(30, "batches a round, the same for every client; none or 0: one pass", symbol="S / B, Eq. 7", low=0)
-    batch: int = hyper(64, "samples in a batch", symbol="B", low=1)
-    lr: float = hyper(1e-4, "learning rate of Adam", symbol="eta, Eq. 4", low=0.0)
     resample: bool = hyper(True, "draw the budget's samples afresh each round")
-    aggregation: Aggregation = hyper(Uniform(), "how the server averages: uniform is the plain mean", symbol="1 / K, Eq. 5")
-    views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
-    mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch")
-    sam: SAM | None = hyper(None, "sharpness-aware steps")
+    local: Local = group(
+        Local(smoothing=0.1, batch=64, lr=1e-4),
+        symbols={"smoothing": "epsilon, Eq. 1", "batch": "B", "lr": "eta, Eq. 4"},
+        without=["epochs", "steps", "optimizer", "weight_decay"],  # Adam
+    )
+    combining: Combining = group(Combining(Uniform()), symbols={"aggregation": "1 / K, Eq. 5"})
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
-        net = client.build("task", down.model)
-        optimizer = client.optimizer(torch.optim.Adam, net, lr=self.lr)
+        net, optimizer = self.local.begin(client, down.model)
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
-            def loss() -> Tensor:
-                return task_loss(client.task, mixed(net, x, mixing), y, self.views, self.smoothing)  # Eq. 1-3
+            self.local.descend(net, optimizer, lambda: self.local.loss(client.task, net, x, y, mixing))  # Eq. 1-3
 
-            descend(net, optimizer, loss, self.sam)
-
-        epochs = None if self.budget else 1
-        for x, y in client.batches(size=self.batch, steps=self.budget or None, epochs=epochs, shuffle=self.resample, drop_last=True):
-            x = views_of(self.views, x, client.rng)
-            step(x, y, *mixing_of(self.mixstyle, x, client.rng))
-        return Up(model=state_of(net), **self.aggregation.upload(client, net))
-
-    def obstacles(self, around: Surroundings) -> Iterable[str]:
-        return part_obstacles(self, around)
-
-    def start(self, fresh: Fresh, clients: Cohort) -> Aggregate:
-        return Aggregate(fresh("task"))
+        work = {"steps": self.budget} if self.budget else {"epochs": 1}
+        for batch in self.local.prepared(client, client.batches(size=self.local.batch, **work, shuffle=self.resample, drop_last=True)):
+            step(*batch)
+        return Up(model=state_of(net), **self.combining.upload(client, net))
 
     def round(self, state: Aggregate, clients: Cohort) -> Aggregate:
-        ups = clients.ask(self.train, Down(model=state.model))
-        return self.aggregation.combine(clients, ups.items(), state)  # Eq. 5
-
-    def notes(self, state: Aggregate) -> Mapping[str, Any]:
-        return self.aggregation.notes(state)
+        return self.combining.combine(clients, clients.ask(self.train, Down(model=state.model)), state)  # Eq. 5

@@ -14,6 +14,8 @@ class FrozenBatchNorm2d(nn.Module):
     The names in the state dict stay, so weights pass between frozen and ordinary networks.
     """
 
+    normalises = True  # for those who look for normalisation layers
+
     weight: Tensor
     bias: Tensor
     running_mean: Tensor

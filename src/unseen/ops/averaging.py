@@ -10,46 +10,65 @@ from torch import Tensor
 from unseen.errors import NoReplies
 from unseen.state import State, copy_all
 
-__all__ = ["mean"]
+__all__ = ["RunningMean", "mean"]
+
+
+class RunningMean:
+    """Sum of w x over sum of w, one model in memory at a time; several of them go over one stream of replies together.
+
+    Sums run in float64, in the order in which models come (clients in name order). Integer buffers, such as batch-norm counters,
+    take the largest value.
+    """
+
+    def __init__(self) -> None:
+        self._first: State = {}
+        self._sums: list[Tensor] = []  # of floating entries; lists of tensors take few launches on a GPU
+        self._counts: State = {}
+        self._total = 0.0
+
+    def add(self, state: State, weight: float = 1.0) -> None:
+        self._total += weight
+        if not self._first:
+            self._first = state
+            floating = self._floating(state)
+            self._sums = [torch.empty_like(value, dtype=torch.float64) for value in floating]
+            copy_all(self._sums, floating)
+            if self._sums:
+                torch._foreach_mul_(self._sums, weight)
+            self._counts = {key: value.clone() for key, value in state.items() if not value.is_floating_point()}
+            return
+        if state.keys() != self._first.keys():
+            raise ValueError(f"models differ in their entries: {sorted(state.keys() ^ self._first.keys())}")
+        if self._sums:
+            torch._foreach_add_(self._sums, self._floating(state), alpha=weight)
+        for key, count in self._counts.items():
+            torch.maximum(count, state[key], out=count)
+
+    @property
+    def empty(self) -> bool:
+        return not self._first
+
+    def result(self) -> State:
+        """The mean, in the type of the first model; NoReplies where nothing came that weighs anything. Nothing is added afterwards."""
+        if self.empty or self._total <= 0:
+            raise NoReplies("no client gave an update that can be used, so there is nothing to average")
+        if self._sums:
+            torch._foreach_div_(self._sums, self._total)
+        means = {key: torch.empty_like(value) for key, value in self._first.items() if value.is_floating_point()}
+        copy_all([*means.values()], self._sums)
+        return {key: self._counts[key] if key in self._counts else means[key] for key in self._first}
+
+    def _floating(self, state: State) -> list[Tensor]:
+        return [state[key] for key, value in self._first.items() if value.is_floating_point()]
 
 
 def mean(states: Iterable[State | tuple[State, float]]) -> State:
-    """Sum of w x over sum of w, in the order given (clients in name order), w = 1 where none is given.
-
-    Sums run in float64 and hold one model at a time. Integer buffers, such as batch-norm counters, take the largest value.
+    """The mean of models, or of (model, weight).
 
     >>> mean([({"w": torch.tensor([1.0])}, 1), ({"w": torch.tensor([4.0])}, 2)])
     {'w': tensor([3.])}
     """
-    sums: list[Tensor] = []  # of floating entries; lists of tensors take few launches on a GPU
-    counts: State = {}
-    first: State = {}
-    total = 0.0
+    running = RunningMean()
     for item in states:
-        state, weight = item if isinstance(item, tuple) else (item, 1.0)
-        total += weight
-        if not first:
-            first = state
-            sums = [torch.empty_like(value, dtype=torch.float64) for value in _floating(state, first)]
-            copy_all(sums, _floating(state, first))
-            if sums:
-                torch._foreach_mul_(sums, weight)
-            counts = {key: value.clone() for key, value in state.items() if not value.is_floating_point()}
-            continue
-        if state.keys() != first.keys():
-            raise ValueError(f"models differ in their entries: {sorted(state.keys() ^ first.keys())}")
-        if sums:
-            torch._foreach_add_(sums, _floating(state, first), alpha=weight)
-        for key, count in counts.items():
-            torch.maximum(count, state[key], out=count)
-    if not first or total <= 0:
-        raise NoReplies("no client gave an update that can be used, so there is nothing to average")
-    if sums:
-        torch._foreach_div_(sums, total)
-    means = {key: torch.empty_like(value) for key, value in first.items() if value.is_floating_point()}
-    copy_all([*means.values()], sums)
-    return {key: counts[key] if key in counts else means[key] for key in first}
-
-
-def _floating(state: State, like: State) -> list[Tensor]:
-    return [state[key] for key, value in like.items() if value.is_floating_point()]
+        running.add(*item) if isinstance(item, tuple) else running.add(item)
+    return running.result()

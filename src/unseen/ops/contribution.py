@@ -18,7 +18,6 @@ __all__ = [
 
 Eps = Literal["l2", "sign"]
 _SMALLEST_LOSS = 1e-12  # a model without any loss has a large score, not an infinite one
-_STATISTICS = ("running_mean", "running_var")  # no weights: nothing perturbs them
 
 
 @dataclass(frozen=True)
@@ -54,13 +53,12 @@ def perturbed(net: nn.Module, learner: nn.Module, rho: float, eps: Eps, float64:
     return state
 
 
-def changed_share(model: State, other: State) -> float:
-    """The share of weights that differ between a model and its perturbed copy, whichever precision that has.
+def changed_share(model: State, other: State, names: Sequence[str]) -> float:
+    """The share of these parameters' weights that differ between a model and its perturbed copy, whichever precision that has.
 
-    >>> changed_share({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([1.0, 2.5])})
+    >>> changed_share({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([1.0, 2.5])}, ["w"])
     0.5
     """
-    names = [n for n, v in model.items() if v.is_floating_point() and not n.endswith(_STATISTICS)]
     differing = sum(int((model[n].double() != other[n].double()).sum()) for n in names)
     return differing / max(1, sum(model[n].numel() for n in names))
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable, Iterator
 from typing import Any
 
-from unseen.method import Method, Surroundings
 from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
+from unseen.parts.averages import EMA, Tail
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.sam import SAM
+from unseen.parts.server import AdamServer, MomentumServer, YogiServer
 from unseen.parts.views import RandConv
 from unseen.settings import Configured, settings_of
 
-__all__ = ["PARTS", "part_obstacles", "parts_of"]
+__all__ = ["PARTS", "parts_of"]
 
 PARTS: dict[str, type[Configured]] = {
     "mean": Mean,
     "uniform": Uniform,
     "cea": CEA,
     "sha": SHA,
+    "momentum": MomentumServer,
+    "adam": AdamServer,
+    "yogi": YogiServer,
+    "ema": EMA,
+    "tail": Tail,
     "randconv": RandConv,
     "mixstyle": MixStyle,
     "sam": SAM,
@@ -35,16 +40,6 @@ def parts_of(cls: type[Configured]) -> dict[str, list[str]]:
     """
     takes = {s.name: _kinds(s.type) for s in settings_of(cls)}
     return {field: [name for name, part in PARTS.items() if issubclass(part, kinds)] for field, kinds in takes.items() if kinds}
-
-
-def part_obstacles(method: Method[Any], around: Surroundings) -> Iterator[str]:
-    """Why a method's parts cannot act here, one sentence each."""
-    for setting in settings_of(type(method)):
-        value = getattr(method, setting.name)
-        told: Iterable[str] = value.obstacles(around) if isinstance(value, Configured) and hasattr(value, "obstacles") else ()
-        yield from told
-    if getattr(method, "smoothing", 0.0) and around.task == "segmentation":
-        yield "labels are smoothed in classification only; set smoothing = 0"
 
 
 def _kinds(hint: Any) -> tuple[type[Configured], ...]:

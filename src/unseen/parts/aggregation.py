@@ -1,13 +1,10 @@
-"""How the server makes one model of the clients': the mean, or a mean weighted by what the other clients think of each model.
-
-A method takes one as its field `aggregation`, lets it fill `samples` and `perturbed` of its upload, and calls `combine` in its round.
-"""
+"""How the server makes one model of the clients': the mean, or a mean weighted by what the other clients think of each model."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Protocol
@@ -18,7 +15,7 @@ from torch.func import functional_call
 
 from unseen.client import Client
 from unseen.method import Cohort, Surroundings, on_client
-from unseen.ops.averaging import mean
+from unseen.ops.averaging import RunningMean, mean
 from unseen.ops.contribution import (
     Eps,
     Scored,
@@ -29,27 +26,44 @@ from unseen.ops.contribution import (
     retained,
     within_client,
 )
-from unseen.payload import Payload, State
-from unseen.randomness import generator
+from unseen.payload import Payload, State, carries
 from unseen.settings import Configured, hyper
 
-__all__ = ["CEA", "SHA", "Aggregate", "Aggregation", "Mean", "Uniform", "Update"]
+__all__ = [
+    "CEA",
+    "SHA",
+    "Aggregate",
+    "Aggregation",
+    "Assessed",
+    "Candidates",
+    "Losses",
+    "Mean",
+    "Told",
+    "Uniform",
+    "Update",
+    "Updates",
+    "aggregate_in",
+]
 
 _NUMBERS_AT_ONCE = 2**24
 _WORST_LOSS = 1e9  # of a model that the perturbation broke: a finite number, so that the evaluator's other losses still count
 
 
 class Update(Protocol):
-    """What an aggregation reads of a client's upload."""
+    """What every aggregation reads of a client's upload; what else it asks for is a field of `Told`."""
 
     @property
     def model(self) -> State: ...
 
-    @property
-    def samples(self) -> int | None: ...  # leaves a client only where the mean is weighted by it
 
-    @property
-    def perturbed(self) -> State | None: ...  # leaves a client only for SHA
+Updates = Iterable[tuple[str, Any]]  # by client: an Update, with what this aggregation asked for
+
+
+class Told(Payload):
+    """What an aggregation may ask of a client beside its model. Each field leaves only where the aggregation in use reads it."""
+
+    samples: int | None = carries("count")  # mean: the weight
+    perturbed: State | None = carries("model")  # sha: the model after a small step uphill
 
 
 @dataclass(frozen=True)
@@ -59,9 +73,10 @@ class Aggregate:
     model: State
     round: int = 0  # how many rounds made it
     weights: dict[str, float] = field(default_factory=dict)  # of each client in the last round, up to a common factor
-    scores: dict[str, float] = field(default_factory=dict)  # as assessed, before a client's history comes in
-    history: dict[str, list[Scored]] = field(default_factory=dict)  # oldest first
-    perturbed_share: dict[str, float] = field(default_factory=dict)  # of the weights, by client
+    also: dict[str, State] = field(default_factory=dict)  # further networks that clients sent, averaged with the same weights
+    numbers: dict[str, dict[str, float]] = field(default_factory=dict)  # what an aggregation notes, by client
+    kept: dict[str, State] = field(default_factory=dict)  # what an aggregation or the server's optimiser keeps for later rounds
+    history: dict[str, list[Scored]] = field(default_factory=dict)  # earlier models by client, oldest first
 
 
 class Aggregation(Configured, ABC):
@@ -69,33 +84,44 @@ class Aggregation(Configured, ABC):
 
     name: ClassVar[str]
 
-    def upload(self, client: Client, net: nn.Module, learner: nn.Module | None = None) -> dict[str, Any]:
-        """`samples` and `perturbed` of the upload of `net`. `learner` took the last step, where that is another network."""
-        return {"samples": None, "perturbed": None}
+    def upload(self, client: Client, net: nn.Module, learner: nn.Module) -> dict[str, Any]:
+        """The fields of `Told` that this aggregation reads, about the upload of `net`. `learner` took the last step."""
+        return {}
 
     @abstractmethod
-    def combine(self, clients: Cohort, updates: Iterable[tuple[str, Update]], before: Aggregate) -> Aggregate:
-        """The next global model. A client that is not among the updates has no part in it."""
+    def combine(self, clients: Cohort, updates: Updates, before: Aggregate, also: Sequence[str] = ()) -> Aggregate:
+        """The next global model, and with the same weights the networks in the fields `also` of the uploads that have them.
+
+        A client that is not among the updates has no part in it.
+        """
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         """Why this aggregation cannot run here, one sentence each."""
         return ()
 
-    def notes(self, aggregate: Aggregate) -> dict[str, Any]:
-        """What a run's record should say of the last aggregation."""
+    def notes(self, state: Any) -> dict[str, Any]:
+        """What a run's record should say of the last aggregation, from the server's state."""
         return {}
 
 
-def _streamed_mean(updates: Iterable[tuple[str, Update]], weigh: Any, before: Aggregate) -> Aggregate:
+def aggregate_in(state: Any) -> Aggregate:
+    """The aggregate that a server's state is, or holds."""
+    if isinstance(state, Aggregate):
+        return state
+    return next(value for value in vars(state).values() if isinstance(value, Aggregate))
+
+
+def _streamed(updates: Updates, weigh: Callable[[Any], float], before: Aggregate, also: Sequence[str]) -> Aggregate:
     """One update in memory at a time."""
-    weights: dict[str, float] = {}
-
-    def weighed() -> Iterator[tuple[State, float]]:
-        for name, update in updates:
-            weights[name] = float(weigh(update))
-            yield update.model, weights[name]
-
-    return Aggregate(mean(weighed()), before.round + 1, weights)
+    model, others, weights = RunningMean(), {name: RunningMean() for name in also}, {}
+    for client, update in updates:
+        weights[client] = float(weigh(update))
+        model.add(update.model, weights[client])
+        for name, running in others.items():
+            if (sent := getattr(update, name)) is not None:
+                running.add(sent, weights[client])
+    together = {name: running.result() for name, running in others.items() if not running.empty}
+    return Aggregate(model.result(), before.round + 1, weights, together)
 
 
 @dataclass(frozen=True)
@@ -104,11 +130,11 @@ class Mean(Aggregation):
 
     name = "mean"
 
-    def upload(self, client: Client, net: nn.Module, learner: nn.Module | None = None) -> dict[str, Any]:
-        return {"samples": client.samples, "perturbed": None}
+    def upload(self, client: Client, net: nn.Module, learner: nn.Module) -> dict[str, Any]:
+        return {"samples": client.samples}
 
-    def combine(self, clients: Cohort, updates: Iterable[tuple[str, Update]], before: Aggregate) -> Aggregate:
-        return _streamed_mean(updates, lambda update: update.samples or 0, before)
+    def combine(self, clients: Cohort, updates: Updates, before: Aggregate, also: Sequence[str] = ()) -> Aggregate:
+        return _streamed(updates, lambda update: update.samples or 0, before, also)
 
 
 @dataclass(frozen=True)
@@ -117,16 +143,16 @@ class Uniform(Aggregation):
 
     name = "uniform"
 
-    def combine(self, clients: Cohort, updates: Iterable[tuple[str, Update]], before: Aggregate) -> Aggregate:
-        return _streamed_mean(updates, lambda update: 1, before)
+    def combine(self, clients: Cohort, updates: Updates, before: Aggregate, also: Sequence[str] = ()) -> Aggregate:
+        return _streamed(updates, lambda update: 1, before, also)
 
 
 class Candidates(Payload):
-    models: dict[str, State]
+    models: dict[str, State] = carries("model")
 
 
 class Losses(Payload):
-    losses: dict[str, float]  # mean loss of each candidate on the evaluator's validation part
+    losses: dict[str, float] = carries("score", of="models")  # mean loss of each candidate on the evaluator's validation part
 
 
 @dataclass(frozen=True)
@@ -163,11 +189,11 @@ class Assessed(Aggregation):
                 losses[name] = min(mean_loss, _WORST_LOSS) if math.isfinite(mean_loss) else _WORST_LOSS
         return Losses(losses=losses)
 
-    def scored(self, clients: Cohort, candidates: Mapping[str, State], round_number: int) -> dict[str, float]:
+    def scored(self, clients: Cohort, candidates: Mapping[str, State]) -> dict[str, float]:
         """A score for every candidate (Eq. 5)."""
         names = sorted(candidates)
         if self.evaluators is not None and self.evaluators < len(names):
-            draw = torch.randperm(len(names), generator=generator(0, "evaluators", round_number))
+            draw = torch.randperm(len(names), generator=clients.rng("evaluators"))
             names = sorted(names[i] for i in draw[: self.evaluators].tolist())
         questions = {e: {c: model for c, model in candidates.items() if self.own or c != e} for e in names}
         asked = {e: Candidates(models=models) for e, models in questions.items() if models}
@@ -175,11 +201,10 @@ class Assessed(Aggregation):
         scores = generalisation_scores({e: reply.losses for e, reply in replies.items()}, len(clients.names))
         return {c: scores[c] for c in candidates if c in scores}
 
-    def across(self, models: Mapping[str, State], scores: Mapping[str, float]) -> tuple[State, dict[str, float]]:
-        """The mean over clients, weighted by score (Eq. 6)."""
+    def weigh(self, clients: Iterable[str], scores: Mapping[str, float]) -> dict[str, float]:
+        """Each client's weight, by score (Eq. 6)."""
         typical = sum(scores.values()) / len(scores) if scores else 1.0
-        weights = balanced_weights({c: scores.get(c, typical) for c in models}, self.beta)
-        return mean((models[c], weights[c]) for c in models), weights
+        return balanced_weights({c: scores.get(c, typical) for c in clients}, self.beta)
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         if len(around.training) < 2 and not self.own:
@@ -191,9 +216,21 @@ class Assessed(Aggregation):
                 'would have none; raise `validation`, or use aggregation = "mean"'
             )
 
-    def notes(self, aggregate: Aggregate) -> dict[str, Any]:
+    def notes(self, state: Any) -> dict[str, Any]:
+        aggregate = aggregate_in(state)
         total = sum(aggregate.weights.values())
-        return {"scores": aggregate.scores, "weights": {c: w / total for c, w in aggregate.weights.items()}}
+        return {"scores": aggregate.numbers["scores"], "weights": {c: w / total for c, w in aggregate.weights.items()}}
+
+
+def _averaged(
+    models: Mapping[str, State], ups: Mapping[str, Any], weights: Mapping[str, float], also: Sequence[str]
+) -> tuple[State, dict[str, State]]:
+    """The clients' models by weight, and the further networks of their uploads."""
+    together: dict[str, State] = {}
+    for name in also:
+        sent = [(state, weights[c]) for c, up in ups.items() if (state := getattr(up, name)) is not None]
+        together |= {name: mean(sent)} if sent else {}
+    return mean((models[c], weights[c]) for c in models), together
 
 
 @dataclass(frozen=True)
@@ -202,11 +239,13 @@ class CEA(Assessed):
 
     name = "cea"
 
-    def combine(self, clients: Cohort, updates: Iterable[tuple[str, Update]], before: Aggregate) -> Aggregate:
-        models = {name: update.model for name, update in updates}
-        scores = self.scored(clients, models, before.round)
-        model, weights = self.across(models, scores)
-        return Aggregate(model, before.round + 1, weights, scores)
+    def combine(self, clients: Cohort, updates: Updates, before: Aggregate, also: Sequence[str] = ()) -> Aggregate:
+        ups = dict(updates)
+        models = {client: up.model for client, up in ups.items()}
+        scores = self.scored(clients, models)
+        weights = self.weigh(models, scores)
+        model, together = _averaged(models, ups, weights, also)
+        return Aggregate(model, before.round + 1, weights, together, {"scores": scores})
 
 
 @dataclass(frozen=True)
@@ -226,26 +265,29 @@ class SHA(Assessed):
     k: int = hyper(4, "how many earlier models of a client may join its current one", symbol="k", low=0)
     cap: int | None = hyper(None, "the most models kept for one client; none: 4 k", low=0)
 
-    def upload(self, client: Client, net: nn.Module, learner: nn.Module | None = None) -> dict[str, Any]:
-        return {"samples": None, "perturbed": perturbed(net, learner or net, self.rho, self.eps, self.float64)}
+    def upload(self, client: Client, net: nn.Module, learner: nn.Module) -> dict[str, Any]:
+        return {"perturbed": perturbed(net, learner, self.rho, self.eps, self.float64)}
 
-    def combine(self, clients: Cohort, updates: Iterable[tuple[str, Update]], before: Aggregate) -> Aggregate:
+    def combine(self, clients: Cohort, updates: Updates, before: Aggregate, also: Sequence[str] = ()) -> Aggregate:
         ups = dict(updates)
         uphill = {c: up.perturbed for c, up in ups.items() if up.perturbed is not None}  # without it a model has no score
-        scores = self.scored(clients, uphill, before.round)
+        scores = self.scored(clients, uphill)
         history, merged = dict(before.history), {c: Scored(up.model, 0.0) for c, up in ups.items()}
         for client, score in scores.items():
             now, earlier = Scored(ups[client].model, score), before.history.get(client, [])
             merged[client] = within_client(now, earlier, self.k)
             kept = Scored({name: value.cpu() for name, value in now.model.items()}, score)  # a device's memory is too dear for the past
             history[client] = retained([*earlier, kept], self.k, 4 * self.k if self.cap is None else self.cap)
-        model, weights = self.across({c: m.model for c, m in merged.items()}, {c: merged[c].score for c in scores})
-        shares = {c: changed_share(ups[c].model, state) for c, state in uphill.items()}
-        return Aggregate(model, before.round + 1, weights, scores, history, shares)
+        weights = self.weigh(merged, {c: merged[c].score for c in scores})
+        model, together = _averaged({c: m.model for c, m in merged.items()}, ups, weights, also)
+        trained = clients.entries("parameters")
+        shares = {c: changed_share(ups[c].model, state, trained) for c, state in uphill.items()}
+        numbers = {"scores": scores, "perturbed_share": shares}
+        return Aggregate(model, before.round + 1, weights, together, numbers, history=history)
 
-    def notes(self, aggregate: Aggregate) -> dict[str, Any]:
-        shares = aggregate.perturbed_share
-        notes = {**super().notes(aggregate), "perturbed_share": shares}
+    def notes(self, state: Any) -> dict[str, Any]:
+        shares = aggregate_in(state).numbers["perturbed_share"]
+        notes = {**super().notes(state), "perturbed_share": shares}
         if self.rho > 0 and shares and min(shares.values()) < 0.5:
             notes["warning"] = (
                 f"rho = {self.rho:g} changed fewer than half of a model's weights, so its score is in effect its plain validation loss "

@@ -8,11 +8,12 @@ checkpoint reaches are kept beside the new ones.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -39,6 +40,13 @@ class Checkpoint:
     versions: Versions
     best: float | None
     before: list[dict[str, Any]] = field(default_factory=list)  # what travelled before round 1
+    averaged: list[State] = field(default_factory=list)  # what the average over rounds keeps, where there is one
+
+
+@functools.cache
+def _saved(state_type: type) -> type:
+    """What of a checkpoint is tensors: the server's state, whose type the method decides, and what the average over rounds keeps."""
+    return make_dataclass("Saved", [("state", state_type), ("averaged", list[State])], frozen=True)
 
 
 class RunFolder:
@@ -140,7 +148,7 @@ class RunFolder:
             "best": json.dumps(checkpoint.best),
             "before": json.dumps(checkpoint.before),
         }
-        data = encode(checkpoint.state, state_type, notes)
+        data = encode(_saved(state_type)(checkpoint.state, checkpoint.averaged), notes=notes)
         if self.checkpoint.exists():
             os.replace(self.checkpoint, self.previous)
         write_atomically(self.checkpoint, data)
@@ -168,9 +176,10 @@ def _append(file: Path, line: bytes) -> None:
 def read_checkpoint(file: Path, state_type: type) -> Checkpoint:
     """A checkpoint whose server state is of this type."""
     data = file.read_bytes()
-    state: Any = decode(state_type, data)
+    saved: Any = decode(_saved(state_type), data)
     notes = notes_in(data)
-    return Checkpoint(int(notes["round"]), state, json.loads(notes["versions"]), json.loads(notes["best"]), json.loads(notes["before"]))
+    versions, best, before = (json.loads(notes[key]) for key in ("versions", "best", "before"))
+    return Checkpoint(int(notes["round"]), saved.state, versions, best, before, saved.averaged)
 
 
 def read_run(folder: Path) -> dict[str, Any] | None:

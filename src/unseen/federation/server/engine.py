@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from unseen.client import Client
+from unseen.engines.checking import AnswerOutline, Checker, odd_ones_out, outline_of, read_answer
 from unseen.engines.cohort import SCORING_ASK, RoundCohort, scored
 from unseen.engines.tasks import Place, path_of
 from unseen.errors import BadInput, NoReplies, RefusedReply
@@ -17,7 +18,6 @@ from unseen.experiment import Experiment
 from unseen.federation.cards import SiteCard, agree, refuse_bad_card, server_world
 from unseen.federation.kits import Federation
 from unseen.federation.messages import Message, SignedMessage, open_message, sign
-from unseen.federation.server.checking import AnswerOutline, Checker, odd_ones_out, outline_of, read_answer
 from unseen.files import write_atomically
 from unseen.method import Refused, task_types
 from unseen.payload import Payload
@@ -140,7 +140,7 @@ class FederationEngine:
         self._spent: dict[str, float] = {}
 
     def cohort(self, round_number: int) -> RoundCohort:
-        return RoundCohort(self, self.world.clients, round_number)
+        return RoundCohort(self, self.world, round_number)
 
     def notes(self) -> dict[str, Any]:
         """How much privacy each site that adds noise says it has spent so far."""

@@ -8,27 +8,18 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from unseen.errors import BadInput, nearest
+from unseen.payload import Carried, Kind
 
-__all__ = ["KINDS", "Leaving", "Policy", "Privacy", "Rejected", "read_policy"]
+__all__ = ["KINDS", "Policy", "Privacy", "Rejected", "read_policy"]
 
-KINDS = ("model", "spectrum", "score", "statistic", "count")
+KINDS: tuple[str, ...] = get_args(Kind)
 
 
 class Rejected(Exception):
     """A rule of the site forbids it. The text names the rule and is sent to the server."""
-
-
-@dataclass(frozen=True)
-class Leaving:
-    """A field that is about to leave."""
-
-    field: str
-    kind: str
-    bytes: int
-    grows: bool
 
 
 @dataclass(frozen=True)
@@ -44,10 +35,10 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules of a site. As it stands: any method, but models, counts and scores only."""
+    """The rules of a site. As it stands: any method, but models and their changes, counts, plain numbers and scores only."""
 
     methods: tuple[str, ...] = ("*",)
-    kinds: tuple[str, ...] = ("model", "count", "score")
+    kinds: tuple[str, ...] = ("model", "update", "control", "count", "number", "score")
     fields_that_grow: bool = False  # fields whose size grows with the data (one entry per image)
     most_megabytes_a_round: float = 1000.0
     minimum_samples: int = 1
@@ -68,7 +59,7 @@ class Policy:
         if self.scores == "last-round" and not last_round:
             raise Rejected("scores: this site gives its score after the last round alone")
 
-    def check_leaving(self, fields: Sequence[Leaving], already: int) -> None:
+    def check_leaving(self, fields: Sequence[Carried], already: int) -> None:
         """Before an answer is sent; `already` is what left in this round before."""
         for one in fields:
             if one.bytes and one.kind not in self.kinds:

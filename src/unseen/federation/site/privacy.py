@@ -14,7 +14,7 @@ import dataclasses
 import json
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ from torch import Tensor
 from unseen.errors import BadInput
 from unseen.federation.site.policy import Privacy, Rejected
 from unseen.files import write_atomically
-from unseen.payload import Payload, carried
+from unseen.payload import Payload, bases, declarations
 from unseen.state import State
 
 __all__ = ["Accountant", "epsilon", "privatised"]
@@ -99,14 +99,17 @@ def _read(file: Path) -> list[Spent]:
 def privatised(up: Payload, down: Payload, privacy: Privacy) -> Payload:
     """An answer whose difference from the question, all fields together, is clipped and noised.
 
-    Integer buffers stay what they were in the question. Counts leave as they are: they are on the site's card already.
+    A model is compared with the weights in the question that it declares it was trained from; everything else is itself the
+    difference. Integer buffers of a model stay what they were in the question. Counts of samples leave as they are: they are on the
+    site's card already.
     """
     rng = torch.Generator().manual_seed(secrets.randbits(63))
-    kinds = {c.field: c.kind for c in carried(up)}
-    flat: list[Tensor] = []
-    bases = _states(down)
-    for name in kinds:
-        flat += [change for _, change in _changes(getattr(up, name), bases)]
+    based = bases(type(down), type(up))
+    fields = {name: told for name, told in declarations(type(up)).items() if told.kind not in ("count", "text")}
+    starts = {
+        name: _start(getattr(up, name), getattr(down, based[name])) for name in fields if fields[name].kind == "model" and name in based
+    }
+    flat = [change for name in fields for change in _changes(getattr(up, name), starts.get(name))]
     norm = math.sqrt(sum(float(t.double().square().sum()) for t in flat))
     factor = min(1.0, privacy.clip / norm) if norm > 0 else 1.0
 
@@ -114,53 +117,42 @@ def privatised(up: Payload, down: Payload, privacy: Privacy) -> Payload:
         noise = torch.randn(change.shape, generator=rng, dtype=torch.float64) * (privacy.noise * privacy.clip)
         return (change.double() * factor + noise).to(change.dtype)
 
-    private: Payload = dataclasses.replace(cast(Any, up), **{name: _rebuilt(getattr(up, name), bases, noisy) for name in kinds})
+    private: Payload = dataclasses.replace(cast(Any, up), **{name: _rebuilt(getattr(up, name), starts.get(name), noisy) for name in fields})
     return private
 
 
-def _states(down: Payload) -> list[State]:
-    values = [getattr(down, f.name) for f in dataclasses.fields(cast(Any, down))]
-    return [v for v in values if isinstance(v, dict) and v and all(isinstance(t, Tensor) for t in v.values())]
+def _start(value: Any, base: State | None) -> Any:
+    """Where a model, or each of several by name, started from."""
+    several = isinstance(value, dict) and value and all(isinstance(inner, dict) for inner in value.values())
+    return dict.fromkeys(value, base) if several else base
 
 
-def _base(state: State, bases: list[State]) -> State:
-    """The weights in the question that these were trained from; zeros where there are none."""
-    for base in bases:
-        if state.keys() <= base.keys() and all(base[k].shape == v.shape for k, v in state.items()):
-            return base
-    return {k: torch.zeros_like(v) for k, v in state.items()}
-
-
-def _changes(value: Any, bases: list[State]) -> list[tuple[str, Tensor]]:
+def _changes(value: Any, start: Any) -> Iterator[Tensor]:
+    """Every number of a field that is clipped and noised, as the difference from where it started."""
     if isinstance(value, Tensor):
-        return [("", value)]
-    if isinstance(value, float):
-        return [("", torch.tensor(value, dtype=torch.float64))]
-    if isinstance(value, list):
-        return [("", torch.tensor(value, dtype=torch.float64))]
-    if isinstance(value, dict) and value and all(isinstance(v, float) for v in value.values()):
-        return [("", torch.tensor(list(value.values()), dtype=torch.float64))]
-    if isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values()):
-        base = _base(value, bases)
-        return [(k, v - base[k]) for k, v in value.items() if v.is_floating_point()]
+        if value.is_floating_point():
+            yield value if start is None else value - start
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _changes(inner, None if start is None else start[key])
+    elif isinstance(value, list):
+        yield torch.tensor(value, dtype=torch.float64)
+    elif isinstance(value, int | float):
+        yield torch.tensor(float(value), dtype=torch.float64)
+
+
+def _rebuilt(value: Any, start: Any, noisy: Callable[[Tensor], Tensor]) -> Any:
+    """The field with every difference made noisy. An integer tensor is its start's, or zero where there is none."""
+    if isinstance(value, Tensor):
+        if not value.is_floating_point():
+            return torch.zeros_like(value) if start is None else start.clone()
+        return noisy(value) if start is None else start + noisy(value - start)
     if isinstance(value, dict):
-        return [pair for inner in value.values() for pair in _changes(inner, bases)]
-    return []
-
-
-def _rebuilt(value: Any, bases: list[State], noisy: Any) -> Any:
-    if isinstance(value, Tensor):
-        return noisy(value)
-    if isinstance(value, float):
-        return float(noisy(torch.tensor(value, dtype=torch.float64)))
+        return {key: _rebuilt(inner, None if start is None else start[key], noisy) for key, inner in value.items()}
     if isinstance(value, list):
         return noisy(torch.tensor(value, dtype=torch.float64)).tolist()
-    if isinstance(value, dict) and value and all(isinstance(v, float) for v in value.values()):
-        numbers = noisy(torch.tensor(list(value.values()), dtype=torch.float64)).tolist()
-        return dict(zip(value, numbers, strict=True))
-    if isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values()):
-        base = _base(value, bases)
-        return {k: base[k] + noisy(v - base[k]) if v.is_floating_point() else base[k].clone() for k, v in value.items()}
-    if isinstance(value, dict):
-        return {k: _rebuilt(v, bases, noisy) for k, v in value.items()}
+    if isinstance(value, float):
+        return float(noisy(torch.tensor(value, dtype=torch.float64)))
+    if isinstance(value, int):
+        return round(float(noisy(torch.tensor(float(value), dtype=torch.float64))))
     return value

@@ -26,12 +26,12 @@ from unseen.federation.cards import as_agreed, card_of, site_world
 from unseen.federation.kits import Kit
 from unseen.federation.messages import Message, SignedMessage, open_message, sign
 from unseen.federation.site.ledger import Ledger, read_ledger
-from unseen.federation.site.policy import Leaving, Policy, Rejected
+from unseen.federation.site.policy import Policy, Rejected
 from unseen.federation.site.privacy import Accountant, privatised
 from unseen.federation.site.same_data import refuse_other_data
 from unseen.method import task_types
 from unseen.methods import METHODS
-from unseen.payload import Payload, carried
+from unseen.payload import OF_A_NETWORK, Declaration, Payload, carried, declarations
 from unseen.runs.memory import FILE_OF_MEMORY, MemoryStore
 
 __all__ = ["Responder"]
@@ -200,7 +200,7 @@ class Responder:
         place = (question.run, question.place.round)
         if place != self._round:
             self._round, self._left = place, 0
-        fields = [Leaving(c.field, c.kind, c.bytes, c.grows) for c in carried(up)]
+        fields = list(carried(up))
         self._policy.check_leaving(fields, self._left)
         payload = up.to_bytes()
         self._left += sum(one.bytes for one in fields)
@@ -208,7 +208,8 @@ class Responder:
         for one in fields:
             if one.bytes:
                 shape, data = _content(up, one.field)
-                entries.append(_entry(header, question.task, question.place, one.field, one.kind, shape, data, one.bytes))
+                entry = _entry(header, question.task, question.place, one.field, one.kind, shape, data, one.bytes)
+                entries.append(entry | _network(declarations(type(up))[one.field]))
         self._ledger.append(entries)
         return payload
 
@@ -227,6 +228,11 @@ def _content(up: Payload, field: str) -> tuple[list[list[int]], bytes]:
     if not tensors:
         return [], json.dumps(value).encode()
     return [list(t.shape) for t in tensors], b"".join(t.reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors)
+
+
+def _network(told: Declaration) -> dict[str, str]:
+    """Of which network, and of which part of it, a field holds weights, as it declares."""
+    return {"network": told.role, "part": told.part} if told.kind in OF_A_NETWORK else {}
 
 
 def _entry(

@@ -1,4 +1,4 @@
-"""Is an answer from another machine what was asked for? Checked before it counts, whatever the site that sent it."""
+"""Is an answer what was asked for and what its fields declare? Checked before it counts, whoever sent it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unseen.codec import CodecError
 from unseen.errors import RefusedReply
-from unseen.payload import Payload, carried, refuse_unusable
+from unseen.payload import OF_A_NETWORK, Declaration, Payload, bases, declarations, refuse_unusable
 from unseen.state import State
 from unseen.world import World
 
@@ -33,31 +33,40 @@ def read_answer(kind: type[Payload], data: bytes) -> Payload:
 
 
 class Checker:
-    """Knows the networks of a run, and so what a model's weights must look like."""
+    """Knows the networks of a run, and so what each declared field of an answer must look like."""
 
     def __init__(self, world: World) -> None:
-        self._outlines = [outline for make in world.builders.values() for outline in _outlines(make())]
+        self._entries = {role: world.entries(role) for role in world.builders}
 
     def refuse_misfit(self, answer: Payload, question: Payload, samples: int) -> None:
-        """Raise RefusedReply for weights of no network of this run, scores of nothing asked, or more samples than there are."""
-        kinds = {field.field: field.kind for field in carried(answer)}
-        candidates = _keys_asked(question)
-        for field in dataclasses.fields(cast(Any, answer)):
-            name, value = field.name, getattr(answer, field.name)
-            if kinds[name] == "model" and isinstance(value, dict):
-                self._refuse_foreign_weights(name, value)
-            elif isinstance(value, dict) and candidates and kinds[name] == "score" and value.keys() != candidates:
-                raise RefusedReply(f"{name} is about {len(value)} models; it was asked about {len(candidates)} others")
+        """Raise RefusedReply for a field that is not what its declaration says; `samples` is how many the client holds."""
+        asked = bases(type(question), type(answer))
+        for name, told in declarations(type(answer)).items():
+            value = getattr(answer, name)
+            if value is None:
+                continue
+            if told.kind in OF_A_NETWORK:
+                self._refuse_other_entries(name, told, value)
+            elif told.kind == "count" and not 0 <= value <= samples:
+                raise RefusedReply(f"{name} is {value}; the site holds {samples} samples")
+            elif isinstance(value, dict) and name in asked and value.keys() != (candidates := getattr(question, asked[name])).keys():
+                raise RefusedReply(f"{name} is about {len(value)} of {asked[name]}; it was asked about {len(candidates)}")
             elif isinstance(value, dict | list) and len(value) > _MOST_NUMBERS:
                 raise RefusedReply(f"{name} holds {len(value):,} entries; at most {_MOST_NUMBERS:,} are taken")
-            elif isinstance(value, int) and not 0 <= value <= samples:
-                raise RefusedReply(f"{name} is {value}; the site holds {samples} samples")
 
-    def _refuse_foreign_weights(self, name: str, value: dict[str, Any]) -> None:
-        nested = value and all(isinstance(v, dict) for v in value.values())
+    def _refuse_other_entries(self, name: str, told: Declaration, value: Any) -> None:
+        """Names, shapes and types of the declared part; gradients and control variates are of parameters alone."""
+        if told.role not in self._entries:
+            raise RefusedReply(f"{name} is declared of the role {told.role!r}; this run has {', '.join(self._entries)}")
+        entries = self._entries[told.role]
+        wanted = {
+            key: entries.outline[key] for key in entries.names(told.part) if told.kind in ("model", "update") or key in entries.parameters
+        }
+        nested = value and all(isinstance(state, dict) for state in value.values())
         for state in value.values() if nested else [value]:
-            if not any(_fits(_outline(state), outline) for outline in self._outlines):
-                raise RefusedReply(f"{name} has not the names, shapes and types of a network of this run")
+            if not _fits(_outline(state), wanted):
+                part = "" if told.part == "whole" else f"{told.part} of the "
+                raise RefusedReply(f"{name} has not the names, shapes and types of the {part}network {told.role!r}")
 
 
 def outline_of(answer: Payload) -> AnswerOutline:
@@ -83,17 +92,6 @@ def odd_ones_out(answers: Mapping[str, AnswerOutline]) -> dict[str, str]:
     return odd
 
 
-def _outlines(net: torch.nn.Module) -> list[Outline]:
-    """Weights travel whole, or parameters and buffers apart."""
-    parameters = {name for name, _ in net.named_parameters()}
-    whole = _outline(net.state_dict())
-    return [
-        whole,
-        {n: o for n, o in whole.items() if n in parameters},
-        {n: o for n, o in whole.items() if n not in parameters},
-    ]
-
-
 def _fits(found: Outline, wanted: Outline) -> bool:
     """The same names and shapes, and the same types; floats may come in double precision, where a method works in it."""
     return found.keys() == wanted.keys() and all(
@@ -104,12 +102,3 @@ def _fits(found: Outline, wanted: Outline) -> bool:
 
 def _outline(state: State) -> Outline:
     return {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
-
-
-def _keys_asked(question: Payload) -> set[str]:
-    """The candidates in a question that carries models by name."""
-    for field in dataclasses.fields(cast(Any, question)):
-        value = getattr(question, field.name)
-        if isinstance(value, dict) and value and all(isinstance(v, dict) for v in value.values()):
-            return set(value)
-    return set()

@@ -1,0 +1,92 @@
+"""What every local training has, as one group of fields with the seams where parts meet a method's loop.
+
+The loop itself stays in the method's file: it is the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from unseen.client import Batch, Client
+from unseen.method import Surroundings
+from unseen.networks.base import TaskNet
+from unseen.ops.sharpness import sam_step
+from unseen.optimizers import OptimizerName, make_optimizer
+from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
+from unseen.parts.sam import SAM
+from unseen.parts.views import Views, task_loss, views_of
+from unseen.settings import Configured, hyper
+from unseen.state import State
+from unseen.task import Task
+
+__all__ = ["Local"]
+
+Restyle = Callable[[Tensor, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class Local(Configured):
+    """How long, on what batches, with which optimiser, and with which parts a client trains."""
+
+    epochs: float = hyper(1.0, "passes over a client's data in a round, or a part of one", low=0.001)
+    steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
+    batch: int = hyper(64, "samples in a batch", low=1)
+    optimizer: OptimizerName = hyper("adam", "local optimiser")
+    lr: float = hyper(1e-4, "learning rate", low=0.0)
+    weight_decay: float = hyper(0.0, "weight decay", low=0.0)
+    smoothing: float = hyper(0.0, "mass moved from the true class to all classes", low=0.0, high=1.0)
+    views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
+    mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch")
+    sam: SAM | None = hyper(None, "sharpness-aware steps")
+
+    def obstacles(self, around: Surroundings) -> Iterable[str]:
+        if self.smoothing and around.task == "segmentation":
+            yield "labels are smoothed in classification only; set smoothing = 0"
+
+    def begin(self, client: Client, model: State) -> tuple[TaskNet, Any]:
+        """The task network with these weights, and a fresh optimiser over it."""
+        net: TaskNet = client.build("task", model)
+        return net, self.optimizer_of(client, net)
+
+    def optimizer_of(self, client: Client, *nets: nn.Module, lr: float | None = None) -> Any:
+        """A fresh optimiser over these networks; its state does not outlive the task."""
+        return make_optimizer(client, self.optimizer, nets, self.lr if lr is None else lr, weight_decay=self.weight_decay)
+
+    def batches(self, client: Client, restyled: Restyle | None = None, times: int = 1) -> Iterator[tuple[Tensor, ...]]:
+        """A round's batches as a step takes them: the images with their views, the labels, and what MixStyle drew.
+
+        `restyled` makes the views in place of the part. `times`: images in the forward pass per image of a batch (FedDAG: 2).
+        """
+        epochs = None if self.steps else self.epochs
+        return self.prepared(client, client.batches(size=self.batch, epochs=epochs, steps=self.steps), restyled, times)
+
+    def prepared(
+        self, client: Client, batches: Iterable[Batch], restyled: Restyle | None = None, times: int = 1
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Any batches as a step takes them."""
+        for images, y in batches:
+            x = restyled(images, client.rng) if restyled else views_of(self.views, images, client.rng)
+            yield x, y, *mixing_of(self.mixstyle, x, client.rng, times=times)
+
+    def loss(self, task: Task, net: TaskNet, x: Tensor, y: Tensor, mixing: tuple[Tensor, ...] = ()) -> Tensor:
+        """The task's loss over every view, with styles mixed as drawn, and what binds the views together."""
+        return task_loss(task, mixed(net, x, mixing), y, self.views, self.smoothing)
+
+    def descend(
+        self, net: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], add_gradient: Callable[[], None] = lambda: None
+    ) -> None:
+        """One step, plain or sharpness-aware, on what `loss` computes and on a penalty whose gradient is known and added."""
+        if self.sam is not None:
+            sam_step(net, optimizer, loss, self.sam.rho, add_gradient)
+            return
+        value = loss()
+        optimizer.zero_grad()
+        value.backward()
+        add_gradient()
+        optimizer.step()
