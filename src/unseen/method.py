@@ -171,8 +171,8 @@ class Method(Configured, ABC, Generic[S]):
                 cls.server_state = state
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
-        """Networks beside the task network, by role (a generator, a discriminator, a pretrained encoder)."""
-        return {}
+        """Networks beside the task network, by role (a generator, a pretrained encoder): by default those of the method's parts."""
+        return {role: make for part in parts_in(self) if hasattr(part, "networks") for role, make in part.networks(shapes).items()}
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         """Why this method cannot run here, one sentence each, told to the user before round 1: by default what its parts say."""
@@ -197,8 +197,9 @@ class Method(Configured, ABC, Generic[S]):
         return {key: value for part in parts_in(self) if hasattr(part, "notes") for key, value in part.notes(state).items()}
 
     def model(self, state: S) -> State:
-        """What is deployed and scored: the weights of the task network."""
-        model: State = state.model  # type: ignore[attr-defined]
+        """What is deployed and scored: the weights of the task network. By default the state's `model`, or that of its part."""
+        holder = state if hasattr(state, "model") else next(part for part in vars(state).values() if hasattr(part, "model"))
+        model: State = holder.model
         return model
 
 

@@ -87,7 +87,13 @@ class Configured:
                 problems.append(problem)
             else:
                 object.__setattr__(self, setting.name, value)
-        problems += self.contradictions() if not problems else []
+        if not problems:
+            problems += self.contradictions()
+            for name in self.__groups__:
+                try:
+                    getattr(self, name)
+                except BadInput as bad:
+                    problems += bad.problems
         if problems:
             raise BadInput(problems)
 

@@ -156,7 +156,7 @@ def test_every_view_is_generated_from_and_all_are_bound_together() -> None:
     p, f = torch.rand_like(x) - 0.5, torch.randn(6, net.feature_size, dtype=torch.float64)
     draws = mixing_of(MixStyle(p=1.0, alpha=1.0, stages=1), x, torch.Generator().manual_seed(0), times=2)
     method = FedDAG(alpha=0.5, smoothing=0.3, views=RandConv(copies=1, weight=0.7), mixstyle=MixStyle(p=1.0, stages=1))
-    got = method.student_loss(net, task, f, x, p, y, draws)
+    got = method.student_loss(net, task, f, x, p, y, *draws)
 
     seen = net.pool(net.relu(mix_styles(net.bn1(net.conv1(torch.cat([x, x + 0.5 * p]))), draws[0][0], draws[1][0])))
     maps = net.relu(net.bn3(net.conv3(net.pool(net.relu(net.bn2(net.conv2(seen)))))))

@@ -26,17 +26,17 @@ _MARKERS = "osD^vPX*<>"
 def reference_features(run: FinishedRun, labels: Tensor) -> Tensor | None:
     """FedADG's h' for these labels; None for another method, or where it aligns to no generated distribution."""
     method: Any = run.world.experiment.method
-    if not isinstance(method, FedADG) or not method.adversary:
+    if not isinstance(method, FedADG) or not method.adversaries.adversary:
         return None
     state: Any = server_state(run)
     rng = generator(0, "figure", "reference")
     if state.generator is None:
-        return draw_reference(method.reference, len(labels), run.net.feature_size, rng)
+        return draw_reference(method.adversaries.reference, len(labels), run.net.feature_size, rng)
     net: Any = run.world.builders["generator"]()
     net.load_state_dict(state.generator)
-    noise = draw_reference(method.reference, len(labels), net.fc1.in_features - net.classes, rng)
+    noise = draw_reference(method.adversaries.reference, len(labels), net.fc1.in_features - net.classes, rng)
     with torch.inference_mode():
-        features: Tensor = net.eval()(noise, one_hot(labels, run.world.dataset.task.outputs, method.one_hot))
+        features: Tensor = net.eval()(noise, one_hot(labels, run.world.dataset.task.outputs, method.adversaries.one_hot))
     return features
 
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -36,11 +35,10 @@ from unseen.client import Client
 from unseen.device.twice import DifferentiatedTwice
 from unseen.method import Cohort, Fresh, Method, Surroundings, on_client
 from unseen.networks.base import Outputs, TaskNet
-from unseen.ops.contrast import info_nce, nt_xent, versions_of
 from unseen.ops.fourier import draw_rows, low_amplitudes, restyle_amplitudes, take_rows
-from unseen.ops.morphology import edge_regions
 from unseen.optimizers import moments_of, restore_moments
 from unseen.parts.aggregation import Aggregate
+from unseen.parts.boundary import Boundary
 from unseen.parts.combining import Combining, Down, Up
 from unseen.parts.local import Local
 from unseen.payload import Memory, Nothing, Payload, State, carries
@@ -92,13 +90,7 @@ class ELCFS(Method[Aggregate]):
     first_order: bool = hyper(False, "leave out the derivative through the inner step")
     inner_lr: float = hyper(1e-3, "learning rate of the inner step", symbol="beta, Eq. 4", low=0.0)
     inner_clamp: float | None = hyper(None, "largest entry of the inner gradient", low=0.0)
-    gamma: float = hyper(0.1, "weight of the boundary term (prostate: 0.5); 0: without it", symbol="gamma, Eq. 8", low=0.0)
-    contrast: Literal["image", "batch"] = hyper("image", "boundary term per image (Eq. 6-7), or over the whole batch", symbol="Eq. 7")
-    tau: float = hyper(0.05, "temperature", symbol="tau, Eq. 6", low=1e-4)
-    feature_maps: int = hyper(2, "how many of the last decoder maps the features are taken from", symbol="l", low=1, high=2)
-    features_of_x: Literal["updated", "old"] = hyper("updated", "weights at which the raw image's features are taken", symbol="Eq. 8")
-    boundary_steps: int = hyper(1, "erosions whose loss is the boundary", low=1)
-    background_steps: int = hyper(5, "dilations whose gain is the background", low=1)
+    edges: Boundary = group(Boundary())
     beta1: float = hyper(0.9, "Adam's first momentum", low=0.0, high=0.9999)
     beta2: float = hyper(0.99, "Adam's second momentum", low=0.0, high=0.99999)
     keep_moments: bool = hyper(False, "keep Adam's state over the rounds")
@@ -124,8 +116,6 @@ class ELCFS(Method[Aggregate]):
             yield f"client {name!r} has no training image, so no spectrum to give; leave it out"
         if self._twice and any(getattr(m, "attend", None) is F.scaled_dot_product_attention for m in around.net.modules()):
             yield "fast attention has no second derivative; use --network vit_b_16:attention=plain, or first_order"
-        if around.task == "segmentation" and self.gamma and (maps := _maps(around)) < self.feature_maps:
-            yield f"the boundary term reads {self.feature_maps} decoder maps, the network has {maps}; deepen it, or lower feature_maps"
 
     @property
     def _twice(self) -> bool:
@@ -179,8 +169,7 @@ class ELCFS(Method[Aggregate]):
         loss = task.loss(raw.logits, y)
         return loss + self.meta(net, task, self.inner_step(loss, weights) if self.episodic else weights, raw, x, t, y)
 
-    def inner_step(self, loss: Tensor, weights: State) -> State:
-        """Eq. 4."""
+    def inner_step(self, loss: Tensor, weights: State) -> State:  # Eq. 4
         gradients = torch.autograd.grad(loss, [*weights.values()], retain_graph=True, create_graph=self._twice)
         if self.inner_clamp is not None:
             gradients = tuple(g.clamp(-self.inner_clamp, self.inner_clamp) for g in gradients)
@@ -188,8 +177,8 @@ class ELCFS(Method[Aggregate]):
 
     def meta(self, net: TaskNet, task: Task, updated: State, raw: Outputs, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Eq. 8. Batch statistics of this pass go into copies, and are forgotten."""
-        with_boundary = task.name == "segmentation" and self.gamma > 0
-        x_again = with_boundary and self.episodic and self.features_of_x == "updated"
+        with_boundary = task.name == "segmentation" and self.edges.gamma > 0
+        x_again = with_boundary and self.episodic and self.edges.features_of_x == "updated"
         versions = torch.cat([x[None], t]) if x_again else t
         buffers = {name: value.clone() for name, value in net.named_buffers()}
         seen: Outputs = functional_call(net, (updated, buffers), (versions.flatten(0, 1), True))
@@ -197,28 +186,14 @@ class ELCFS(Method[Aggregate]):
         loss = torch.stack([task.loss(style, y) for style in logits]).mean()
         if not with_boundary:
             return loss
-        return loss + self.gamma * self.boundary([seen.maps] if x_again else [raw.maps, seen.maps], y)
-
-    def boundary(self, maps: list[tuple[Tensor, ...]], y: Tensor) -> Tensor:
-        """Eq. 5-7 over all versions of every image, summed over the structures of y [n, structures, H, W]."""
-        regions = edge_regions(y, self.boundary_steps, self.background_steps)
-        edge, outside = (versions_of([m[-self.feature_maps :] for m in maps], region).unbind(2) for region in regions)
-        valid = torch.stack([region.amax((2, 3)) > 0 for region in regions]).all(0).unbind(1)
-        form = info_nce if self.contrast == "image" else nt_xent
-        return torch.stack([form(*structure, self.tau) for structure in zip(edge, outside, valid, strict=True)]).sum()
+        return loss + self.edges.gamma * self.edges.loss([seen.maps] if x_again else [raw.maps, seen.maps], y)
 
     def start(self, fresh: Fresh, clients: Cohort) -> Aggregate:
         if self.interpolate:
             spectra = clients.ask(self.spectra, Nothing()).all()
             banks = {c: Bank(low={o: s.low for o, s in spectra.items() if o != c}) for c in clients.names}
-            clients.ask(self.keep, banks)
+            clients.ask(self.keep, banks).drain()
         return Aggregate(fresh("task"))
 
     def round(self, state: Aggregate, clients: Cohort) -> Aggregate:
         return self.combining.combine(clients, clients.ask(self.train, Down(model=state.model)), state)
-
-
-def _maps(around: Surroundings) -> int:
-    with torch.no_grad():
-        seen: Outputs = around.net(torch.zeros(1, around.shapes.channels, *around.shapes.size), True)
-    return len(seen.maps)

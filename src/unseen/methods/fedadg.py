@@ -1,34 +1,33 @@
 """FedADG. Zhang et al., "Federated learning with domain generalization", 2021.
 
 Each client aligns its features, class by class, to a reference distribution that all clients generate together. F and C are
-the task network (backbone and head), G the generator; they are averaged with weight 1/K. The discriminator D stays at home.
-With another `aggregation` F and C are averaged by that, and G with the same weights.
+the task network (backbone and head), G the generator; they are averaged with weight 1/K, or as another `aggregation` weighs. The
+discriminator D stays at home.
 
 As printed, G raises D(h') (Eq. 4) and so does D (Eq. 2): they pull the same way. `generator_loss = "adversarial"` opposes them.
 The paper does not say: rounds (30), the amount of smoothing (0.1), the dimensions of the noise (the features', at most 2048) and
-after the projection (a quarter), where the label joins D (after it), a schedule (none), whether an epoch is a pass over the data
-(its text) or one mini-batch (its Algorithm 1), the mode of F while D trains, what the E_1 epochs do without G and D (they minimise
-lambda_1 L_err), how G and D end (a ReLU, a sigmoid: as released) and begin. Each client draws its own D when it first aligns.
-The released code is the preset `released` (PACS) or `released-vlcs`, where G was cut off from its own loss (lr_g = 0). Not offered of
-it: the rescaled input, the first weights of D, the selection by the local models' accuracy.
+after the projection (a quarter), where the label joins D (after it), whether an epoch is a pass over the data (its text) or one
+mini-batch (its Algorithm 1), the mode of F while D trains, what the E_1 epochs do without G and D (they minimise lambda_1 L_err), how
+G and D end (a ReLU, a sigmoid: as released) and begin. Each client draws its own D when it first aligns. The released code is the preset
+`released` (PACS) or `released-vlcs`, where G was cut off from its own loss (lr_g = 0), but for its rescaled input, its first D and its
+selection by the local models' accuracy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from unseen.client import Batch, Client
-from unseen.method import Cohort, Fresh, Method, Shapes, Surroundings, on_client
-from unseen.networks.adversarial import Adversaries
+from unseen.method import Cohort, Fresh, Method, on_client
 from unseen.ops import adversarial as ops
 from unseen.ops.descent import own_step
 from unseen.optimizers import moments_of, restore_moments
+from unseen.parts.adversaries import Adversaries
 from unseen.parts.aggregation import Aggregate, Told, Uniform
 from unseen.parts.combining import Combining
 from unseen.payload import Memory, Payload, State, carries
@@ -43,14 +42,6 @@ _RELEASED = {
     "discriminator_width": 1024, "leak": 0.01, "extract": "evaluation", "momentum": 0.9, "weight_decay": 1e-5, "keep_momentum": True,
     "augment": "fedadg-released", "network": "alexnet:hidden=4096",
 }  # fmt: skip
-_RELEASED_PACS = {
-    "lr_f": 0.01, "lr_g": 0.007, "lr_d": 0.007, "discriminator_loss": "lsgan", "generator_loss": "adversarial", "batch": 10,
-    "smoothing": 0.01, "one_hot": 0.7, "warm_up": 100, "rounds": 30, "validation": 0.1,
-}  # fmt: skip
-_RELEASED_VLCS = {
-    "lr_g": 0.0, "classification_epochs": 5, "alignment_epochs": 10, "smoothing": 0.2, "one_hot": 0.6, "label_joins": "before",
-    "warm_up": 500, "rounds": 20, "validation": 0.3,
-}  # fmt: skip
 
 
 class Down(Payload):
@@ -64,10 +55,8 @@ class Up(Told):
 
 
 class Kept(Memory):
-    """What never leaves a client: D, and its optimiser's momentum where that outlives the round."""
-
-    discriminator: State
-    momentum: State
+    discriminator: State  # D never leaves its client
+    momentum: State  # of its optimiser, where that outlives the round
 
 
 @dataclass(frozen=True)
@@ -80,15 +69,21 @@ class Server:
 class FedADG(Method[Server]):
     """Every client's features aligned, class by class, to one reference distribution that all clients generate together."""
 
-    paper = "Zhang et al., 2021"
     tasks = ("classification",)
+    paper = "Zhang et al., 2021"
     presets = {
         "paper": _PAPER,  # the defaults are Table 3's for PACS
         "paper-vlcs": {**_PAPER, "lr_f": 0.01, "lr_g": 0.007, "lr_d": 0.007},
         "paper-office-home": {**_PAPER, "lr_f": 0.05, "lr_g": 0.007, "lr_d": 0.001},
-        "released": {**_RELEASED, **_RELEASED_PACS},
-        "released-vlcs": {**_RELEASED, **_RELEASED_VLCS},
-    }
+        "released": {
+            **_RELEASED, "lr_f": 0.01, "lr_g": 0.007, "lr_d": 0.007, "discriminator_loss": "lsgan", "generator_loss": "adversarial",
+            "batch": 10, "smoothing": 0.01, "one_hot": 0.7, "warm_up": 100, "rounds": 30, "validation": 0.1,
+        },
+        "released-vlcs": {
+            **_RELEASED, "lr_g": 0.0, "classification_epochs": 5, "alignment_epochs": 10, "smoothing": 0.2, "one_hot": 0.6,
+            "label_joins": "before", "warm_up": 500, "rounds": 20, "validation": 0.3,
+        },
+    }  # fmt: skip
 
     lambda0: float = hyper(0.85, "weight of the adversarial loss of F", symbol="lambda_0", low=0.0)
     lambda1: float = hyper(0.15, "weight of the classification loss while aligning", symbol="lambda_1", low=0.0)
@@ -104,9 +99,6 @@ class FedADG(Method[Server]):
     generator_loss: ops.GeneratorLoss = hyper("paper", "adversarial: D(h')^2 instead, against D", symbol="L_adv_g, Eq. 4")
     smoothing: float = hyper(0.1, "label smoothing in L_err, used in the paper without its amount", low=0.0, high=1.0)
     smoothing_over: ops.Smoothing = hyper("all", "what is taken off the label goes to all M classes, or to the M - 1 wrong ones")
-    one_hot: float = hyper(1.0, "value that marks the class for G and D", symbol="y", low=0.0)
-    adversary: bool = hyper(True, "false: w/o G&D", symbol="G, D")
-    reference: ops.Reference = hyper("generated", "source of h': G, N(0, I), U[-1, 1] or Laplace(1/sqrt 2)", symbol="p(h')")
     adversaries: Adversaries = group(Adversaries())
     extract: Literal["training", "evaluation"] = hyper("training", "mode of F while D trains; in evaluation dropout is off")
     momentum: float = hyper(0.0, "momentum of SGD", low=0.0, high=1.0)
@@ -129,15 +121,13 @@ class FedADG(Method[Server]):
             self.set_rate(for_fc, self.lr_f, epoch - 1)
             for x, y in self.epoch_of(client):  # Step c2
                 classify(x, y)
-
         generator, discriminator = self.opponents(net, down.generator, client)  # G and D, None where the method goes without
         for_g, for_d = self.sgd(client, generator, self.lr_g), self.sgd(client, discriminator, self.lr_d)
-        kept = client.recall(Kept)
-        if kept and kept.momentum:
+        if (kept := client.recall(Kept)) and kept.momentum:
             restore_moments(for_d, kept.momentum)
 
         def label(y: Tensor) -> Tensor:
-            return ops.one_hot(y, client.task.outputs, self.one_hot)
+            return self.adversaries.label(y, client.task.outputs)
 
         @client.step
         def update_fc(x: Tensor, y: Tensor, _z: Tensor) -> None:  # Step c5
@@ -153,46 +143,35 @@ class FedADG(Method[Server]):
                 h = net.train(self.extract == "training")(x, full=True).features
                 h_ref = generator(z, label(y)) if generator else z
             net.train()
-            seen, made = discriminator(h, label(y)), discriminator(h_ref, label(y))
-            own_step(for_d, ops.discriminator_loss(seen, made, self.discriminator_loss))
+            own_step(for_d, ops.discriminator_loss(discriminator(h, label(y)), discriminator(h_ref, label(y)), self.discriminator_loss))
 
         @client.step
         def update_g(_x: Tensor, y: Tensor, z: Tensor) -> None:  # Step c8
             own_step(for_g, ops.generator_loss(discriminator(generator(z, label(y)), label(y)), self.generator_loss))
 
-        updates = {"fc": update_fc} | ({"d": update_d} if discriminator else {}) | ({"g": update_g} if generator else {})
+        steps = {"fc": update_fc, "d": discriminator and update_d, "g": generator and update_g}
+        updates = [steps[name] for name in self.order.split("-") if steps[name]]
         for epoch in range(self.alignment_epochs):
             released_count = self.classification_epochs + (epoch or -1)  # which skips E_0 itself
-            self.set_rate(for_fc, self.lr_f, released_count)
-            self.set_rate(for_d, self.lr_d, epoch)
-            self.set_rate(for_g, self.lr_g, epoch)
+            for of, lr, count in ((for_fc, self.lr_f, released_count), (for_d, self.lr_d, epoch), (for_g, self.lr_g, epoch)):
+                self.set_rate(of, lr, count)
             for x, y in self.epoch_of(client):  # Step c4
-                z = self.draw(len(x), net.feature_size, client)  # Step c6: one S_z for D and G
-                for name in self.order.split("-"):
-                    if name in updates:
-                        updates[name](x, y, z)
-
+                z = self.adversaries.draw(len(x), net.feature_size, client)  # Step c6: one S_z for D and G
+                for update in updates:
+                    update(x, y, z)
         if discriminator:
-            momentum = moments_of(for_d) if self.keep_momentum else {}
-            client.remember(Kept(discriminator=state_of(discriminator), momentum=momentum))
-        made = state_of(generator) if generator else down.generator
-        return Up(model=state_of(net), generator=made, **self.combining.upload(client, net))  # Step c9
+            client.remember(Kept(discriminator=state_of(discriminator), momentum=moments_of(for_d) if self.keep_momentum else {}))
+        shared = state_of(generator) if generator else down.generator
+        return Up(model=state_of(net), generator=shared, **self.combining.upload(client, net))  # Step c9
 
     def opponents(self, net: Any, shared: State | None, client: Client) -> tuple[Any, Any]:
-        """G as it came, and this client's own D, which it draws when it first aligns."""
-        if not (self.adversary and self.alignment_epochs):
+        if not (self.adversaries.adversary and self.alignment_epochs):
             return None, None
         kept = client.recall(Kept)
         drawn = kept.discriminator if kept else state_of(self.adversaries.discriminator(net.feature_size, client.task.outputs))
         return client.build("generator", shared) if shared is not None else None, client.build("discriminator", drawn)
 
-    def draw(self, rows: int, features: int, client: Client) -> Tensor:
-        """z for G, or h' itself; nothing where there is no D to read it."""
-        size = self.adversaries.noise_size(features) if self.reference == "generated" else features
-        return ops.draw_reference(self.reference, rows, size if self.adversary else 0, client.rng).to(client.device)
-
-    def error(self, logits: Tensor, y: Tensor) -> Tensor:
-        """L_err."""
+    def error(self, logits: Tensor, y: Tensor) -> Tensor:  # L_err
         return ops.smoothed_cross_entropy(logits, y, self.smoothing, self.smoothing_over)
 
     def epoch_of(self, client: Client) -> Iterator[Batch]:
@@ -202,41 +181,19 @@ class FedADG(Method[Server]):
         return net and client.optimizer(torch.optim.SGD, net, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def set_rate(self, optimizer: Any, lr: float, epochs: int) -> None:
-        """The learning rate after that many epochs, of which the released code counts at least one."""
-        for group_of_weights in optimizer.param_groups if optimizer else ():
-            group_of_weights["lr"] = ops.warmed_up(lr, max(1, epochs), self.warm_up)
+        for weights in optimizer.param_groups if optimizer else ():
+            weights["lr"] = ops.warmed_up(lr, max(1, epochs), self.warm_up)  # the released code counts at least one
 
     def start(self, fresh: Fresh, clients: Cohort) -> Server:
-        generates = self.adversary and self.reference == "generated"
-        return Server(Aggregate(fresh("task")), fresh("generator") if generates else None)  # Step s1
+        return Server(Aggregate(fresh("task")), fresh("generator") if self.adversaries.generates else None)  # Step s1
 
     def round(self, state: Server, clients: Cohort) -> Server:
         ups = clients.ask(self.train, Down(model=state.task.model, generator=state.generator))  # Step s2
         task = self.combining.combine(clients, ups, state.task, also=("generator",))  # Step s3: 1/K of those who answered
         return Server(task, task.also.get("generator"))
 
-    def model(self, state: Server) -> State:
-        return state.task.model
-
-    def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
-        made = {"generator": self.adversaries.generator, "discriminator": self.adversaries.discriminator}
-        return {role: partial(make, shapes.features, shapes.outputs) for role, make in made.items()} if self.adversary else {}
-
-    def obstacles(self, around: Surroundings) -> Iterable[str]:
-        yield from super().obstacles(around)
-        features, classes = around.shapes.features, around.shapes.outputs
-        if classes < 2:
-            yield f"the data set has {classes} class; label smoothing and class-wise alignment need at least 2"
-        projected = self.adversaries.projected_size(features)
-        if self.adversary and projected is not None and projected >= features:
-            yield f"the projection leads from {features} features to {projected}, which must be fewer; lower `projected`"
-
     def contradictions(self) -> Iterable[str]:
         if not self.classification_epochs + self.alignment_epochs:
             yield "classification_epochs and alignment_epochs are both 0; nothing would be trained"
         if self.keep_momentum and not self.momentum:
             yield "keep_momentum is on, but momentum is 0; turn it off, or give a momentum"
-        if self.adversaries.projection == "none" and self.adversaries.projected is not None:
-            yield f"projected is {self.adversaries.projected}, but projection is none; leave one of them out"
-        if not self.adversary and self.reference != "generated":
-            yield f"reference is {self.reference!r}, but adversary is false, so nothing is aligned to it; leave one of them out"

@@ -6,17 +6,14 @@ SHA at the server: the others assess each client's teacher after a small step up
 own earlier ones that did better, and then teachers and generators are averaged by score (Eq. 6). The aggregate becomes the new
 STUDENT; the teacher keeps its local weights, and that gap is what the generator works with.
 
-The paper does not say, and here it is so:
+The paper does not say, no code was released, and here it is so:
 - a frozen network runs with its running statistics; the student sees originals and generated images as one batch;
-- the decay of the teacher, the feature, the form of step 2's task loss, the generator's width and rate: fields, marked as not in the paper;
+- the decay of the teacher, the feature, the form of step 2's task loss, the generator's width and rate are fields;
 - a warm-up round is one of FedAvg: the student trains on its images alone, and the teacher is that student; without NDAG all rounds are;
 - the student learns from images that the generator makes after its own step (`regenerate`), and they are not clamped;
 - optimisers start afresh every round; a client that missed rounds goes on with its own teacher of the last one it took part in;
-- trained on perturbations alone (Fig. 11), the student sees alpha G(x) in place of every image, and no similarity loss.
-No code was released.
-
-Parts: restyled views join a batch before all of this, so that each is generated from, and their consistency loss binds generated ones too;
-MixStyle acts in the student's own step.
+- trained on perturbations alone (Fig. 11), the student sees alpha G(x) in place of every image, and no similarity loss;
+- restyled views join a batch first, so that each is generated from; MixStyle acts in the student's own step.
 """
 
 from __future__ import annotations
@@ -40,7 +37,6 @@ from unseen.parts.combining import Combining
 from unseen.parts.local import Local
 from unseen.parts.mixstyle import mixed
 from unseen.parts.views import repeat_labels
-from unseen.parts.views import task_loss as loss_over_views
 from unseen.payload import Memory, Payload, State, carries
 from unseen.settings import group, hyper
 from unseen.state import state_of
@@ -62,8 +58,7 @@ class Up(Told):
     student: State | None = carries("model", of="student")
 
     @property
-    def model(self) -> State:
-        """What the aggregation combines."""
+    def model(self) -> State:  # what the aggregation combines
         return self.teacher
 
 
@@ -96,29 +91,19 @@ class FedDAG(Method[Server]):
     label_weight: float = hyper(1.0, "weight of the label in the generator's loss", symbol="L_cls, Eq. 3", low=0.0)
     similarity_weight: float = hyper(1.0, "weight of the similarity in the student's loss", symbol="L_sim, Eq. 4", low=0.0)
     feature: Literal["pooled", "logits"] = hyper("pooled", "what the discrepancy compares: what the head reads, or its logits")
-    task_loss: Literal["both", "generated"] = hyper(
-        "both", "images of the student's task loss: the mean over both, or generated ones alone"
-    )
+    task_loss: Literal["both", "generated"] = hyper("both", "images of the student's task loss: both, or the generated ones alone")
     train_on: Literal["images", "perturbations"] = hyper("images", "what the student sees; perturbations is an ablation", symbol="Fig. 11")
     regenerate: bool = hyper(True, "the student sees images of the generator after its step; false: those that step was taken on")
     width: int = hyper(32, "channels of the generator, FCN32 or FCN16; which is its own the paper does not say", symbol="Fig. 12", low=1)
     generator_lr: float | None = hyper(None, "learning rate of the generator; none: the student's", low=0.0)
     ema: float = hyper(0.99, "decay of the teacher that follows the student", low=0.0, high=1.0)
     statistics: Literal["average", "copy"] = hyper("average", "how the teacher takes batch-norm statistics: like weights, or as they are")
-    distribution: Literal["student", "copy", "global_student"] = hyper(
-        "student", "whom the aggregate becomes; copy: student and teacher; global_student: the teacher, beside it", symbol="Fig. 5"
-    )
+    distribution: Literal["student", "copy", "global_student"] = hyper("student", "whom the aggregate becomes; copy: both", symbol="Fig. 5")
     warmup: int = hyper(5, "first rounds without generation", symbol="Sec. IV-A", low=0)
     local: Local = group(
         Local(batch=32, optimizer="momentum", lr=1e-3, weight_decay=5e-4),
         symbols=dict.fromkeys(("batch", "optimizer", "lr", "weight_decay"), "Sec. IV-A") | {"sam": "FedSAM, Fig. 9"},
-        meanings={
-            "batch": "samples in a batch (224 px: 16)",
-            "lr": "learning rate (224 px: 5e-3)",
-            "optimizer": "optimiser of the student and of the generator",
-            "mixstyle": "mixes the style of the student's feature maps within a batch",
-            "sam": "sharpness-aware steps of the student",
-        },
+        meanings={"batch": "samples in a batch (224 px: 16)", "lr": "learning rate (224 px: 5e-3); the generator's too, unless told"},
     )
     combining: Combining = group(Combining(SHA()), symbols={"aggregation": "SHA"})
 
@@ -133,7 +118,7 @@ class FedDAG(Method[Server]):
     def train(self, down: Down, client: Client) -> Up:
         """Algorithm 1."""
         student: TaskNet = client.build("task", down.student or down.model)
-        teacher, generator, together = student, None, 1
+        teacher, generator = student, None
         if down.generator is None:
             step = self.plain_step(student, client)
         else:
@@ -141,8 +126,7 @@ class FedDAG(Method[Server]):
             teacher = client.build("task", kept.teacher if kept else down.model).eval()
             generator = client.build("generator", down.generator)
             step = self.adversarial_step(teacher, student, generator, client)
-            together = 2 if self.train_on == "images" else 1  # x and x^
-        for batch in self.local.batches(client, times=together):
+        for batch in self.local.batches(client, times=2 if generator and self.train_on == "images" else 1):  # x and x^
             step(*batch)
         if self.distribution == "student":
             client.remember(Kept(teacher=state_of(teacher)))
@@ -165,10 +149,8 @@ class FedDAG(Method[Server]):
 
     def adversarial_step(self, teacher: TaskNet, student: TaskNet, generator: nn.Module, client: Client) -> Callable[..., None]:
         """A step of NDAG: lines 2 to 5."""
-        for_generator, for_student = (
-            self.local.optimizer_of(client, generator, lr=self.generator_lr),
-            self.local.optimizer_of(client, student),
-        )
+        for_generator = self.local.optimizer_of(client, generator, lr=self.generator_lr)
+        for_student = self.local.optimizer_of(client, student)
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
@@ -180,40 +162,34 @@ class FedDAG(Method[Server]):
             student.requires_grad_(True).train()  # only the student learns
             with torch.no_grad():
                 shown = generator(x) if self.regenerate else made.detach()
-            self.local.descend(student, for_student, lambda: self.student_loss(student, client.task, f, x, shown, y, mixing))
+            self.local.descend(student, for_student, lambda: self.student_loss(student, client.task, f, x, shown, y, *mixing))
             follow(teacher, student, self.ema, copy_buffers=self.statistics == "copy")
 
         return step
 
-    def generator_loss(self, student: TaskNet, task: Task, f: Tensor, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
+    def generator_loss(self, student: TaskNet, task: Task, f: Tensor, x: Tensor, made: Tensor, y: Tensor) -> Tensor:
         """L_cls - L_dis (Eq. 1-3)."""
-        seen = student(perturb(x, perturbation, self.alpha), full=True)
+        seen = student(perturb(x, made, self.alpha), full=True)
         novelty = clipped_discrepancy(f, self.feature_of(seen), self.m).mean()
         label = task.loss(seen.logits, repeat_labels(y, len(x)), self.local.smoothing)
         return self.label_weight * label - self.discrepancy_weight * novelty
 
-    def student_loss(
-        self, student: TaskNet, task: Task, f: Tensor, x: Tensor, perturbation: Tensor, y: Tensor, mixing: tuple[Tensor, ...] = ()
-    ) -> Tensor:
+    def student_loss(self, student: TaskNet, task: Task, f: Tensor, x: Tensor, made: Tensor, y: Tensor, *mixing: Tensor) -> Tensor:
         """L_cls + L_sim (Eq. 4)."""
         if self.train_on == "perturbations":
-            return loss_over_views(task, mixed(student, self.alpha * perturbation, mixing), y, self.local.views, self.local.smoothing)
-        seen = mixed(student, torch.cat([x, perturb(x, perturbation, self.alpha)]), mixing, full=True)
+            return self.local.loss(task, student, self.alpha * made, y, mixing)
+        seen = mixed(student, torch.cat([x, perturb(x, made, self.alpha)]), mixing, full=True)
         generated = slice(len(x), None)
         similarity = discrepancy(f, self.feature_of(seen)[generated]).mean()
         judged = seen.logits if self.task_loss == "both" else seen.logits[generated]
-        return loss_over_views(task, judged, y, self.local.views, self.local.smoothing) + self.similarity_weight * similarity
+        return self.local.loss_of(task, judged, y) + self.similarity_weight * similarity
 
     def feature_of(self, seen: Outputs) -> Tensor:
         return seen.features if self.feature == "pooled" else seen.logits
 
     def start(self, fresh: Fresh, clients: Cohort) -> Server:
-        model = fresh("task")
-        return Server(
-            teachers=Aggregate(model),
-            generator=fresh("generator") if self.ndag else None,
-            student=model if self.distribution == "global_student" else None,
-        )
+        student = fresh("task") if self.distribution == "global_student" else None
+        return Server(Aggregate(fresh("task")), fresh("generator") if self.ndag else None, student)
 
     def round(self, state: Server, clients: Cohort) -> Server:
         """Algorithm 2, after the clients' Algorithm 1."""
@@ -221,6 +197,3 @@ class FedDAG(Method[Server]):
         ups = clients.ask(self.train, Down(model=state.teachers.model, generator=generator, student=state.student))
         teachers = self.combining.combine(clients, ups, state.teachers, also=("generator", "student"))
         return Server(teachers, teachers.also.get("generator", state.generator), teachers.also.get("student"))
-
-    def model(self, state: Server) -> State:
-        return state.teachers.model

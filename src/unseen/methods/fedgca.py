@@ -44,8 +44,8 @@ __all__ = ["FedGCA"]
 class FedGCA(Method[Dynamic]):
     """Restyled copies of one source domain, on which the local and the global model must agree."""
 
-    paper = "Liu et al., 2024"
     tasks = ("classification",)
+    paper = "Liu et al., 2024"
     presets = {
         "paper": {"rounds": 100, "augment": "none"},  # its Digits
         "pacs": {

@@ -7,51 +7,12 @@ say how they end: as in the released code, G in a ReLU and D in a sigmoid.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from unseen.settings import Configured, hyper
-
-__all__ = ["Adversaries", "Discriminator", "DistributionGenerator"]
-
-
-@dataclass(frozen=True)
-class Adversaries(Configured):
-    """FedADG's fields about the shape of G and D, and both as they say."""
-
-    class_wise: bool = hyper(True, "G and D read the label; false: w/o one-hot", symbol="y")
-    noise: int | None = hyper(None, "dimension of z; none: the features', at most 2048", low=1)
-    nonnegative: bool = hyper(True, "G ends in a ReLU; turn it off for features of both signs (a ViT's)")
-    projection: Literal["fixed", "trainable", "none"] = hyper("fixed", "random projection in front of D; none: w/o RP", symbol="R")
-    projected: int | None = hyper(None, "dimension after the projection; none: a quarter of the features'", symbol="d_2", low=1)
-    label_joins: Literal["after", "before"] = hyper("after", "the label joins D after or before the projection")
-    discriminator_width: int | None = hyper(None, "first layer of D; none: the features' dimension, as printed", low=1)
-    leak: float = hyper(0.0, "slope below zero of the units inside G and D; 0: ReLU, as printed", low=0.0, high=1.0)
-
-    def noise_size(self, features: int) -> int:
-        return self.noise or min(features, 2048)
-
-    def projected_size(self, features: int) -> int | None:
-        return None if self.projection == "none" else self.projected or max(1, features // 4)
-
-    def generator(self, features: int, classes: int) -> DistributionGenerator:
-        labels = classes if self.class_wise else 0
-        return DistributionGenerator(self.noise_size(features), labels, features, nonnegative=self.nonnegative, leak=self.leak)
-
-    def discriminator(self, features: int, classes: int) -> Discriminator:
-        kind: Literal["fixed", "trainable"] = "trainable" if self.projection == "trainable" else "fixed"
-        return Discriminator(
-            features,
-            classes if self.class_wise else 0,
-            self.projected_size(features),
-            self.discriminator_width,
-            projection=kind,
-            label=self.label_joins,
-            leak=self.leak,
-        )
+__all__ = ["Discriminator", "DistributionGenerator"]
 
 
 class DistributionGenerator(nn.Module):

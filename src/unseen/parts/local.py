@@ -76,7 +76,11 @@ class Local(Configured):
 
     def loss(self, task: Task, net: TaskNet, x: Tensor, y: Tensor, mixing: tuple[Tensor, ...] = ()) -> Tensor:
         """The task's loss over every view, with styles mixed as drawn, and what binds the views together."""
-        return task_loss(task, mixed(net, x, mixing), y, self.views, self.smoothing)
+        return self.loss_of(task, mixed(net, x, mixing), y)
+
+    def loss_of(self, task: Task, logits: Tensor, y: Tensor) -> Tensor:
+        """The same of logits that are there already."""
+        return task_loss(task, logits, y, self.views, self.smoothing)
 
     def descend(
         self, net: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], add_gradient: Callable[[], None] = lambda: None
