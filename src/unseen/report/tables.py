@@ -8,7 +8,6 @@ import statistics
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from unseen.errors import choose
 from unseen.runs.record import Record
@@ -38,8 +37,7 @@ class Cell:
         if index is None:
             return {}
         record = self.records[index]
-        rows: dict[str, dict[str, Any]] = record["target"]
-        named = {(t if t == self.fold else f"{self.fold} → {t}"): row for t, row in rows.items()}
+        named = {(t if t == self.fold else f"{self.fold} → {t}"): row for t, row in record["target"].items()}
         key, factor = (record["metric"], 100) if metric is None else (metric, 1)
         return {name: factor * row[key] for name, row in named.items() if key in row}
 

@@ -20,7 +20,7 @@ __all__ = ["TRACKERS", "Tracked", "Tracker", "refuse_missing", "scalars"]
 
 def scalars(record: Record, seconds: float) -> dict[str, float]:
     """A round as a flat table: `target/outline/accuracy`, `source/loss`, `bytes/sent`, `seconds`."""
-    values = {f"source/{metric}": float(value) for metric, value in record["source_mean"].items()}
+    values = {f"source/{metric}": value for metric, value in record["source_mean"].items()}
     for part in ("target", "held_out"):
         values |= {f"{part}/{name}/{metric}": float(v) for name, row in record[part].items() for metric, v in row.items()}
     values |= {f"bytes/{way}": float(total_bytes(record["travelled"], way)) for way in ("sent", "received")}

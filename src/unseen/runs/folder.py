@@ -22,7 +22,8 @@ from unseen.codec import CodecError, decode, encode, notes_in
 from unseen.errors import BadInput
 from unseen.files import write_atomically
 from unseen.runs.memory import Versions
-from unseen.runs.record import Record, read_records, to_line
+from unseen.runs.record import Record, Timing, read_records, to_line
+from unseen.runs.traffic import Travelled
 from unseen.state import State
 
 __all__ = ["Checkpoint", "RunFolder", "read_checkpoint", "read_run"]
@@ -38,7 +39,7 @@ class Checkpoint:
     state: Any
     versions: Versions
     best: float | None
-    before: list[dict[str, Any]] = field(default_factory=list)  # what travelled before round 1
+    before: list[Travelled] = field(default_factory=list)  # what travelled before round 1
 
 
 class RunFolder:
@@ -129,7 +130,7 @@ class RunFolder:
                 if kept != file.read_bytes():
                     write_atomically(file, kept)
 
-    def save_round(self, record: Record, timing: Mapping[str, Any]) -> None:
+    def save_round(self, record: Record, timing: Timing) -> None:
         _append(self.records, to_line(record))
         _append(self.timings, to_line(timing))
 
