@@ -1,11 +1,11 @@
-"""Batch norm that stays as it is, for clients whose batches are too small or too skewed to renew its statistics."""
+"""Batch norm that stays as it is, for clients whose batches are too small or too skewed to renew its statistics; and where it is."""
 
 from __future__ import annotations
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["FrozenBatchNorm2d", "freeze_batch_norm"]
+__all__ = ["FrozenBatchNorm2d", "batch_norm_names", "freeze_batch_norm"]
 
 
 class FrozenBatchNorm2d(nn.Module):
@@ -35,3 +35,13 @@ def freeze_batch_norm(net: nn.Module) -> None:
     for name, module in list(net.named_modules()):
         if isinstance(module, nn.BatchNorm2d):
             net.set_submodule(name, FrozenBatchNorm2d(module))
+
+
+def batch_norm_names(net: nn.Module) -> list[str]:
+    """The names of all that batch norms hold, weights and statistics, in the network's order, found by the kind of module.
+
+    >>> batch_norm_names(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, affine=False)))
+    ['1.running_mean', '1.running_var', '1.num_batches_tracked']
+    """
+    norms = {name: module for name, module in net.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)}
+    return [f"{name}.{entry}" for name, module in norms.items() for entry in module.state_dict()]

@@ -7,7 +7,7 @@ import json
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar
 
 from unseen.runs.traffic import Traffic, Travelled
 from unseen.scoring import Scores
@@ -20,7 +20,11 @@ Metrics = dict[str, float]  # by name; one client's or domain's also has its num
 
 
 class Record(TypedDict):
-    """One round. `source` is by client, `target` and `held_out` by domain; `source_mean` averages a domain's clients, then the domains."""
+    """One round. `source` is by client, `target` and `held_out` by domain; `source_mean` averages a domain's clients, then the domains.
+
+    `own` and `own_mean` are there where clients have models of their own: the metrics of each client's, at that client, and their mean. In
+    the mean, a client that has none yet counts with the global model, which it would use.
+    """
 
     fold: str
     round: int
@@ -35,6 +39,8 @@ class Record(TypedDict):
     scoring: list[Travelled]
     missing: dict[str, str]  # client -> why
     notes: dict[str, Any]  # what the method and the engine tell
+    own: NotRequired[dict[str, Metrics]]
+    own_mean: NotRequired[Metrics]
 
 
 class Timing(TypedDict):
@@ -58,14 +64,17 @@ def make_record(
     experiment = world.experiment
     held_out = {d.name for d in world.fold.held_out}
     table: dict[str, Metrics] = {name: {**s.metrics, "samples": s.samples} for name, s in sorted(scores.items())}
-    return {
+    own: dict[str, Metrics] = {
+        name: {**s.own, "samples": s.samples} for name, s in sorted(scores.items()) if s.own and name in world.holdings
+    }
+    record: Record = {
         "fold": world.fold.name,
         "round": number,
         "seed": experiment.seed,
         "method": experiment.name,
         "metric": world.dataset.task.metric,
         "source": {name: table[name] for name in world.clients if name in table},
-        "source_mean": _mean_over_domains(world, scores),
+        "source_mean": _mean_over_domains(world, table),
         "target": {name: row for name, row in table.items() if name in world.evaluators and name not in held_out},
         "held_out": {name: row for name, row in table.items() if name in held_out},
         "travelled": travelled,
@@ -73,20 +82,23 @@ def make_record(
         "missing": dict(missing),
         "notes": dict(notes),
     }
+    if own:
+        record["own"], record["own_mean"] = own, _mean_over_domains(world, {**table, **own})
+    return record
 
 
-def _mean_over_domains(world: World, scores: Mapping[str, Scores]) -> Metrics:
+def _mean_over_domains(world: World, table: Mapping[str, Metrics]) -> Metrics:
     """Clients weighted by their validation samples within a domain, domains alike: a large site does not select alone."""
-    by_domain: dict[str, list[Scores]] = {}
+    by_domain: dict[str, list[Metrics]] = {}
     for name in world.clients:
-        if name in scores and scores[name].samples:
-            by_domain.setdefault(world.holdings[name].domain, []).append(scores[name])
-    metrics = sorted({metric for group in by_domain.values() for s in group for metric in s.metrics})
+        if name in table and table[name]["samples"]:
+            by_domain.setdefault(world.holdings[name].domain, []).append(table[name])
+    metrics = sorted({metric for group in by_domain.values() for row in group for metric in row if metric != "samples"})
     means = {}
     for metric in metrics:
         domains = []
         for group in by_domain.values():
-            rows = [(s.metrics[metric], s.samples) for s in group if metric in s.metrics]
+            rows = [(row[metric], row["samples"]) for row in group if metric in row]
             if rows:
                 domains.append(sum(v * n for v, n in rows) / sum(n for _, n in rows))
         means[metric] = sum(domains) / len(domains)
@@ -122,7 +134,9 @@ def _read(file: Path, kind: type[T]) -> list[T]:
     return found
 
 
-_hints = functools.cache(typing.get_type_hints)
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -132,8 +146,12 @@ def _fits(value: Any, kind: Any) -> bool:
     (True, False)
     """
     if typing.is_typeddict(kind):
-        return isinstance(value, dict) and all(key in value and _fits(value[key], of) for key, of in _hints(kind).items())
+        return isinstance(value, dict) and all(
+            _fits(value[key], of) if key in value else typing.get_origin(of) is NotRequired for key, of in _hints(kind).items()
+        )
     of, inner = typing.get_origin(kind), typing.get_args(kind)
+    if of is NotRequired:
+        return _fits(value, inner[0])
     if of is dict:
         return isinstance(value, dict) and all(_fits(one, inner[1]) for one in value.values())
     if of is list:

@@ -22,8 +22,11 @@ class Rule:
 
 
 def source_score(record: Record) -> float | None:
-    """The mean source-validation metric, by which `best.safetensors` is kept too."""
-    return record["source_mean"].get(record["metric"])
+    """The mean source-validation metric, by which `best.safetensors` is kept too.
+
+    Of the clients' own models, where the method gives them some (`own_mean`); else of the global one (`source_mean`).
+    """
+    return record.get("own_mean", record["source_mean"]).get(record["metric"])
 
 
 def better(score: float | None, best: float | None) -> bool:

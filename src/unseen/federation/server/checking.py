@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unseen.codec import CodecError
 from unseen.errors import RefusedReply
+from unseen.networks.norm import batch_norm_names
 from unseen.payload import Payload, carried, refuse_unusable
 from unseen.state import State
 from unseen.world import World
@@ -84,13 +85,14 @@ def odd_ones_out(answers: Mapping[str, AnswerOutline]) -> dict[str, str]:
 
 
 def _outlines(net: torch.nn.Module) -> list[Outline]:
-    """Weights travel whole, or parameters and buffers apart."""
-    parameters = {name for name, _ in net.named_parameters()}
+    """Weights travel whole, or parameters and buffers apart, or without the batch norms, which then stay with the client."""
+    parameters, norms = {name for name, _ in net.named_parameters()}, batch_norm_names(net)
     whole = _outline(net.state_dict())
     return [
         whole,
         {n: o for n, o in whole.items() if n in parameters},
         {n: o for n, o in whole.items() if n not in parameters},
+        {n: o for n, o in whole.items() if n not in norms},
     ]
 
 
