@@ -11,6 +11,7 @@ from torch.nn.utils import vector_to_parameters
 
 from unseen import BadInput, Client, Cohort, Global, Memory, Method, Nothing, Payload, State, carries, hyper, mean, on_client, state_of
 from unseen.method import Fresh
+from unseen.state import only
 
 
 class Model(Payload):
@@ -146,3 +147,57 @@ class Careless(Method[Global]):
             down = {"nobody": Model(model=state.model)}
         task = self.unmarked if self.fault == "unmarked" else self.train
         return Global(mean(up.model for up in clients.ask(task, down).values()))
+
+
+class Numbered(Payload):
+    model: State = carries("model")
+    round: int = carries("number")
+
+
+class WithoutNorms(Payload):
+    model: State = carries("model", part="without-norms")
+
+
+class Norms(Memory):
+    norms: State
+
+
+@dataclass(frozen=True)
+class Counted:
+    model: State
+    round: int
+
+
+@dataclass(frozen=True)
+class NormKeeper(Method[Counted]):
+    """Batch norms stay with the client, as in FedBN; the rest is averaged. The global model keeps those it began with."""
+
+    lr: float = hyper(0.05, "learning rate", low=0.0)
+    bad: str = hyper("", "whose answer of which round is not finite, such as b1 a3")
+
+    @on_client
+    def train(self, down: Numbered, client: Client) -> WithoutNorms:
+        kept = client.recall(Norms)
+        net = client.build("task", {**down.model, **(kept.norms if kept else {})})
+        optimizer = client.optimizer(torch.optim.SGD, net, lr=self.lr)
+        for x, y in client.batches(size=8, epochs=1):
+            optimizer.zero_grad()
+            client.task.loss(net(x), y).backward()
+            optimizer.step()
+        state = state_of(net)
+        client.remember(Norms(norms=only(state, client.entries("norms"))))
+        if f"{client.id}{down.round}" in self.bad.split():
+            state["fc.bias"][0] = float("nan")
+        return WithoutNorms(model=only(state, client.entries("without-norms")))
+
+    def local_model(self, model: State, client: Client) -> State | None:
+        kept = client.recall(Norms)
+        return None if kept is None else {**model, **kept.norms}
+
+    def start(self, fresh: Fresh, clients: Cohort) -> Counted:
+        return Counted(fresh("task"), 0)
+
+    def round(self, state: Counted, clients: Cohort) -> Counted:
+        number = state.round + 1
+        ups = clients.ask(self.train, Numbered(model=state.model, round=number))
+        return Counted({**state.model, **mean(up.model for up in ups.values())}, number)

@@ -22,9 +22,13 @@ def write_run(
     done: int | None = None,
     skill: float = 0.7,
     task: str = "classification",
+    own: dict[str, float] | None = None,
     **experiment: Any,
 ) -> None:
-    """A run of `rounds` rounds of which `done` are recorded; scores rise towards `skill`, a little different under each seed."""
+    """A run of `rounds` rounds of which `done` are recorded; scores rise towards `skill`, a little different under each seed.
+
+    `own` are the scores of the clients' own models.
+    """
     metric, beside = ("accuracy", "ece") if task == "classification" else ("dice", "hd95")
     rng = random.Random(f"{method} {fold} {seed}")
     sources = [d for d in DOMAINS if d != fold]
@@ -61,6 +65,9 @@ def write_run(
             "missing": {},
             "notes": {},
         }
+        if own is not None:
+            mean = {metric: sum(own.values()) / len(own)}
+            record |= {"own": {client: {metric: value, "samples": 10} for client, value in own.items()}, "own_mean": mean}
         lines.append(json.dumps(record))
         timings.append(json.dumps({"round": number, "train": 2 + rng.random(), "score": 0.5}))
     folder.mkdir(parents=True)

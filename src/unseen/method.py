@@ -202,6 +202,14 @@ class Method(Configured, ABC, Generic[S]):
         model: State = holder.model
         return model
 
+    def local_model(self, model: State, client: Client) -> State | None:
+        """The model that this client would use itself: the global one with what the client keeps (FedBN's norms). None: the global one.
+
+        It is asked for at the client, after every round, and scored there; neither it nor what the client keeps leaves. An unseen domain
+        keeps nothing and is not asked.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class Global:

@@ -27,7 +27,7 @@ from unseen.methods import method_class
 from unseen.networks.base import TaskNet
 from unseen.report.tables import Cell, comparison, to_markdown
 from unseen.runs.folder import Checkpoint, RunFolder
-from unseen.runs.record import Record, make_record, read_records
+from unseen.runs.record import Record, Timing, make_record, read_records
 from unseen.runs.selection import better, source_score
 from unseen.runs.watch import Silent, Watch
 from unseen.scoring import Model
@@ -168,7 +168,7 @@ def _start(world: World, engine: Engine) -> Checkpoint:
     return Checkpoint(0, state, engine.memory.versions, None, cohort.traffic.rows())
 
 
-def _one_round(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, number: int) -> tuple[Checkpoint, Record, dict[str, Any]]:
+def _one_round(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, number: int) -> tuple[Checkpoint, Record, Timing]:
     method, cohort = world.experiment.method, engine.cohort(number)
     began = time.perf_counter()
     try:
@@ -187,7 +187,7 @@ def _one_round(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, 
     if better(source_score(record), best):
         best = source_score(record)
         folder.save_model(folder.best, model, about_model(world, number))
-    timing = {"round": number, "train": trained - began, "score": time.perf_counter() - trained}
+    timing: Timing = {"round": number, "train": trained - began, "score": time.perf_counter() - trained}
     return Checkpoint(number, state, engine.memory.versions, best, averaged=averaged), record, timing
 
 

@@ -86,6 +86,7 @@ HOSTILE: dict[str, Callable[[Message], Message]] = {
     "wrong dtype": altered(all=lambda t: t.to(torch.float16)),
     "integers": altered(all=lambda t: t.to(torch.int64)),
     "one tensor less": lambda message: Message(message.header, _without_one(message.payload)),
+    "no batch norms": lambda message: Message(message.header, _without_norms(message.payload)),
     "more samples than there are": lambda message: Message(message.header, _with_samples(message.payload, 10**15)),
     "negative samples": lambda message: Message(message.header, _with_samples(message.payload, -1)),
     "a path as memory": lambda message: Message({**message.header, "staged": {"Kept": "../../x"}}, message.payload),
@@ -109,6 +110,15 @@ def _without_one(payload: bytes) -> bytes:
     except ValueError:
         return payload
     return dataclasses.replace(up, model=dict(list(up.model.items())[1:])).to_bytes()  # type: ignore[type-var]
+
+
+def _without_norms(payload: bytes) -> bytes:
+    try:
+        up = Up.from_bytes(payload)
+    except ValueError:
+        return payload
+    model = {name: value for name, value in up.model.items() if not name.startswith("bn")}
+    return dataclasses.replace(up, model=model).to_bytes()  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("attack", HOSTILE)

@@ -76,10 +76,10 @@ def test_an_update_is_clipped_and_noised_as_a_whole() -> None:
 
 
 def test_scores_are_noised_and_small_updates_left_alone() -> None:
-    scores = Scores(metrics={"accuracy": 0.5, "loss": 0.25}, samples=7)
+    scores = Scores(metrics={"accuracy": 0.5, "loss": 0.25}, samples=7, own={"accuracy": 0.5})
     assert privatised(scores, scores, Privacy(on=True, clip=1.0, noise=0.0)) == scores
     noisy = privatised(scores, scores, Privacy(on=True, clip=1.0, noise=1.0))
-    assert isinstance(noisy, Scores) and noisy.metrics != scores.metrics and noisy.samples == 7
+    assert isinstance(noisy, Scores) and noisy.metrics != scores.metrics and noisy.own != scores.own and noisy.samples == 7
 
 
 def test_the_accountant_remembers_and_refuses(tmp_path: Path) -> None:

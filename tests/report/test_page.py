@@ -215,6 +215,18 @@ def test_segmentation_has_its_surface_distance(tmp_path: Path) -> None:
     assert "HD95" in words and "ECE" not in words
 
 
+def test_own_models_have_a_table_under_every_rule(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "Personal", own={"photo": 0.8125, NASTY: 0.6875})
+    write_run(tmp_path / "b", "Shared")
+    words = Words(render_page(collect(tmp_path), "x"))
+    assert words.open == [] and words.tags.count("script") == 1
+    assert words.text.count("Each client's own model, at that client") == 3 and words.text.count("worst client") == 3  # nothing is held out
+    at = words.text.index("Each client's own model, at that client")
+    numbers = ["method", "photo", NASTY, "average", "worst client", "seeds", "Personal", "81.25", "68.75", "75.00", "68.75", "1"]
+    assert words.text[at + 2 : at + 2 + len(numbers)] == numbers
+    assert words.text[at + 2 + len(numbers)] != "Shared"  # it has no such models
+
+
 def test_two_hundred_runs_stay_small(tmp_path: Path) -> None:
     write_bench(tmp_path / "b", methods=10, seeds=5, rounds=12)
     page = render_page(collect(tmp_path / "b"), "Two hundred")

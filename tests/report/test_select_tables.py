@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unseen.errors import BadInput
-from unseen.report.tables import Cell, comparison, to_csv, to_latex, to_markdown
+from unseen.report.tables import Cell, comparison, own_comparison, to_csv, to_latex, to_markdown
 from unseen.runs.selection import RULES
 
 
@@ -77,6 +77,27 @@ def test_an_incomplete_seed_does_not_enter_the_average() -> None:
 def test_single_source_folds_are_scored_on_every_target() -> None:
     cell = Cell("A", "photo", 0, records("photo", [(0.1, 0.5)], targets=("art", "sketch")))
     assert comparison([cell], "last").columns[:2] == ("photo → art", "photo → sketch")
+
+
+def with_own(cell: Cell, *rounds: dict[str, float]) -> Cell:
+    own = [{"own": {c: {"accuracy": v} for c, v in row.items()}, "own_mean": {"accuracy": sum(row.values()) / len(row)}} for row in rounds]
+    return Cell(cell.method, cell.fold, cell.seed, [{**r, **o} for r, o in zip(cell.records, own, strict=True)])  # type: ignore[typeddict-item]
+
+
+def test_own_models_select_and_have_a_table_by_client() -> None:
+    one = with_own(Cell("A", "x", 0, records("x", [(0.9, 0.1), (0.5, 0.2)])), {"p": 0.4, "q": 0.6}, {"p": 0.8, "q": 0.7})
+    other = with_own(Cell("A", "x", 1, records("x", [(0.9, 0.1)], 1)), {"p": 0.6, "q": 0.5})
+    assert RULES["source"].picks(one.records) == 1  # by the clients' own models; the global one was better in the first
+    plain = Cell("B", "x", 0, records("x", ROWS))
+    table = own_comparison([one, other, plain], "source")
+    assert table.columns == ("p", "q", "average", "worst client") and list(table.rows) == ["A"] and table.own
+    means = {column: table.rows["A"][column].mean for column in table.columns}
+    assert means == pytest.approx({"p": 70, "q": 60, "average": (75 + 55) / 2, "worst client": (70 + 50) / 2})
+    assert table.heading == "accuracy in percent of each client's own model, at that client; best round by source validation"
+    assert comparison([one, other, plain], "source").rows["A"]["x"].mean == pytest.approx((20 + 10) / 2)
+    assert own_comparison([plain], "last").columns == () and own_comparison([one], "held-out").columns == ()
+    third = with_own(Cell("A", "p", 0, records("p", [(0.9, 0.1)])), {"q": 0.1})
+    assert own_comparison([one, third], "last").columns[:3] == ("p, unseen: x", "q, unseen: x", "q, unseen: p")
 
 
 def test_formats() -> None:

@@ -62,9 +62,10 @@ def bench(
         for name, reason in failed.items():
             errors.print(f"[bold red]failed:[/] {name}: {reason}")
         if len(failed) < len(cells):
-            table, notes = tables_below(out, ["source"], force=True)
-            screen.print()
-            screen.print(to_markdown(table[0]), markup=False)
+            tables, notes = tables_below(out, ["source"], force=True)
+            for table in tables:
+                screen.print()
+                screen.print(to_markdown(table), markup=False)
             for note in notes:
                 screen.print(note, markup=False)
     if failed:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from unseen.runs.record import Record
+from unseen.runs.record import Metrics, Record
 from unseen.runs.traffic import total_bytes
 from unseen.world import World
 
@@ -61,7 +61,9 @@ class Screen:
             up, down = (total_bytes(record["travelled"], way) / 1e6 for way in ("sent", "received"))
             self._console.print(f"  left the clients: {up:.2f} MB; reached them: {down:.2f} MB")
             for name, row in {**record["source"], **record["target"]}.items():
-                self._console.print(f"  {name}: " + ", ".join(f"{k} {v:.4g}" for k, v in row.items()))
+                self._console.print(f"  {name}: " + _listed(row))
+            for name, row in record.get("own", {}).items():
+                self._console.print(f"  {name}, its own model: " + _listed(row))
         if record["round"] >= self._rounds:
             self._stop()
 
@@ -75,9 +77,13 @@ class Screen:
             self._bar = None
 
 
+def _listed(row: Metrics) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in row.items())
+
+
 def _scores(record: Record) -> str:
     metric = record["metric"]
-    source = record["source_mean"].get(metric)
-    parts = [f"source {source:.3f}"] if source is not None else []
+    means = {"source": record["source_mean"], "own": record.get("own_mean", {})}
+    parts = [f"{name} {mean[metric]:.3f}" for name, mean in means.items() if metric in mean]
     parts += [f"{name} {row[metric]:.3f}" for name, row in record["target"].items() if metric in row]
     return "  ".join(parts)

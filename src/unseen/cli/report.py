@@ -54,12 +54,12 @@ def report(
 
 
 def tables_below(folder: Path, rules: list[str], force: bool = False) -> tuple[list[Any], list[str]]:
-    """A table per rule that the records can answer, and notes on runs that were left out."""
+    """A table per rule that the records can answer, below it that of the clients' own models, and notes on runs that were left out."""
     from unseen.report.collect import collect
-    from unseen.report.tables import comparison
+    from unseen.report.tables import comparison, own_comparison
 
     found = collect(folder, force=force)
-    tables = [comparison(found.cells, rule) for rule in rules]
+    tables = [table for rule in rules for table in (comparison(found.cells, rule), own_comparison(found.cells, rule))]
     return [t for t in tables if t.columns], found.notes
 
 

@@ -177,7 +177,13 @@ def _train(experiment: Any, out: Path, workers: int | None, resume: bool, quiet:
 
 
 def _show(result: Any, out: Path, quiet: bool) -> None:
+    from unseen.report.tables import Cell, own_comparison, to_markdown
+
     if not quiet:
         screen.print()
         screen.print(result.table("source"), markup=False)
+        own = own_comparison([Cell.of(result.world.experiment.name, result.records)], "source")
+        if own.columns:
+            screen.print()
+            screen.print(to_markdown(own), markup=False)
         screen.print(f"\nrecords, model and checkpoint are in {out}", markup=False)

@@ -26,7 +26,7 @@ from unseen.deploy.model import Deployable, file_hash, load_model, onnx_runtime
 from unseen.errors import BadInput, choose
 from unseen.files import write_atomically
 from unseen.runs.selection import RULES
-from unseen.runs.traffic import total_bytes
+from unseen.runs.traffic import Travelled, total_bytes
 from unseen.world import World
 
 __all__ = ["KINDS", "export"]
@@ -171,9 +171,9 @@ def _card(run: FinishedRun, to: str, rule: str, sha256: str, styles: bool) -> Mo
     temperature, calibration = _calibrated(run)
     training = {key: run.about[key] for key in ("experiment", "departures", "clients", "versions", "partition")}
     training |= {"method": run.about["name"], "round": record["round"], "rule": RULES[rule].heading}
-    kinds = {row["kind"]: [] for r in run.records for row in r["travelled"]}  # type: dict[str, list[Any]]
+    kinds: dict[str, list[Travelled]] = {}
     for row in (row for r in run.records for row in r["travelled"]):
-        kinds[row["kind"]].append(row)
+        kinds.setdefault(row["kind"], []).append(row)
     return ModelCard(
         title=f"{run.about['name']} on {dataset.name}, unseen: {', '.join(d.name for d in world.fold.targets)}",
         file=KINDS[to],

@@ -33,9 +33,9 @@ class Answering(Protocol):
 
 
 def scored(engine: Answering, world: World, round_number: int, model: Model) -> tuple[dict[str, Scores], Traffic]:
-    """The global model on every client's validation part and on every unseen domain."""
+    """The global model on every client's validation part and on every unseen domain, and each client's own model where it has one."""
     cohort = RoundCohort(engine, world, round_number, names=[*world.clients, *world.evaluators], first_ask=SCORING_ASK)
-    replies = cohort.ask(Scoring().score, model).all()
+    replies = cohort.ask(Scoring(world.experiment.method).score, model).all()
     return replies, cohort.traffic
 
 

@@ -34,4 +34,4 @@ class Engine(Answering, Protocol):
         """What a round's record should say of the engine; nothing, as a rule."""
 
     def score(self, round_number: int, model: Model) -> tuple[dict[str, Scores], Traffic]:
-        """The global model on every client's validation part and on every unseen domain."""
+        """The global model on every client's validation part and on every unseen domain, and each client's own model where it has one."""

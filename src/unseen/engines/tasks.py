@@ -11,7 +11,7 @@ import torch
 from unseen.client import Client, Pool
 from unseen.codec import hints_of, tensors_in
 from unseen.device.resident import SampleReader
-from unseen.method import task_types
+from unseen.method import Method, task_types
 from unseen.payload import Memory, Payload
 from unseen.randomness import generator, seeded_block
 from unseen.runs.memory import MemoryStore
@@ -48,10 +48,10 @@ def path_of(task: Callable[..., Any], method: Configured) -> str:
     raise TypeError(f"{getattr(task, '__qualname__', task)} belongs neither to the method nor to one of its parts")
 
 
-def find_task(path: str, method: Configured) -> Callable[[Any, Client], Payload]:
+def find_task(path: str, method: Method[Any]) -> Callable[[Any, Client], Payload]:
     """The inverse of `path_of`. Only marked tasks can be reached."""
     first, dot, name = path.partition(".")
-    owner: Any = Scoring() if dot and first == _SCORING else getattr(method, first) if dot else method
+    owner: Any = Scoring(method) if dot and first == _SCORING else getattr(method, first) if dot else method
     task = getattr(owner, name or first, None)
     task_types(task)  # type: ignore[arg-type]
     return task  # type: ignore[return-value]

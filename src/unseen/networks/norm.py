@@ -1,4 +1,4 @@
-"""Batch norm that stays as it is, for clients whose batches are too small or too skewed to renew its statistics."""
+"""Batch norm that stays as it is, for clients whose batches are too small or too skewed to renew its statistics; and where it is."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 from unseen.errors import BadInput
 from unseen.report.tables import Cell
 from unseen.runs.folder import read_run
-from unseen.runs.record import Record, read_records
+from unseen.runs.record import Record, Timing, read_records, read_timings
 
 __all__ = ["BENCH_FILE", "Collected", "Run", "collect", "differences"]
 
@@ -27,7 +27,7 @@ class Run:
     folder: str  # below the folder that was asked for
     about: dict[str, Any]  # run.json
     records: Sequence[Record]
-    timings: Sequence[dict[str, Any]]
+    timings: Sequence[Timing]
 
     @property
     def name(self) -> str:
@@ -103,7 +103,7 @@ def _read(path: Path, below: Path) -> Run:
     if about is None or missing:
         raise BadInput(f"{path / 'run.json'} has no {', '.join(missing)}; it was not written by `unseen run`. Remove it, or run it again")
     where = str(path.relative_to(below))
-    return Run(where, about, read_records(path / "records.jsonl"), read_records(path / "timings.jsonl"))
+    return Run(where, about, read_records(path / "records.jsonl"), read_timings(path / "timings.jsonl"))
 
 
 def differences(runs: Sequence[Run]) -> list[str]:

@@ -11,7 +11,7 @@ from unseen.report.charts import COLOURS, class_chart, line_chart
 from unseen.report.collect import Collected, Run
 from unseen.report.statistics import Comparison, compare, interval_of, scores_by_method
 from unseen.report.summary import client_bytes, companion_of, curves, partitions, round_bytes, settings, time_split, traffic
-from unseen.report.tables import AVERAGE, Stat, Table, comparison
+from unseen.report.tables import AVERAGE, Stat, Table, comparison, own_comparison
 from unseen.runs.selection import RULES, Rule
 
 __all__ = ["page_environment", "render_page", "size_text"]
@@ -26,6 +26,7 @@ class Ruled:
 
     rule: Rule
     table: Table
+    own: Table  # of the clients' own models; without columns where there are none
     companion: str
     companions: dict[str, Stat]
     tests: list[Comparison]
@@ -78,7 +79,9 @@ def _ruled(runs: Sequence[Run]) -> list[Ruled]:
         companion, companions = companion_of(runs, rule.name)
         against = _best(table) if len(table.rows) > _ALL_PAIRS else None
         tests = compare(scores_by_method(cells, rule.name), against)
-        result.append(Ruled(rule, table, companion.title if companion else "", companions, tests, against))
+        result.append(
+            Ruled(rule, table, own_comparison(cells, rule.name), companion.title if companion else "", companions, tests, against)
+        )
     return result
 
 

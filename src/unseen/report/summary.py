@@ -11,6 +11,7 @@ from unseen.report.charts import Line
 from unseen.report.collect import Run
 from unseen.report.tables import Stat
 from unseen.runs.selection import RULES
+from unseen.runs.traffic import total_bytes
 
 __all__ = [
     "Companion",
@@ -109,7 +110,7 @@ def traffic(runs: Sequence[Run]) -> list[Sent]:
         totals: dict[tuple[str, str, str, bool], int] = {}
         messages: dict[tuple[str, str, str, bool], int] = {}
         for row in (row for run in group for record in run.records for row in record["travelled"]):
-            key = (row["direction"], row["kind"], f"{row['task']}: {row['field']}", bool(row["grows"]))
+            key = (row["direction"], row["kind"], f"{row['task']}: {row['field']}", row["grows"])
             totals[key] = totals.get(key, 0) + row["bytes"] * len(row["clients"])
             messages[key] = messages.get(key, 0) + len(row["clients"])
         rows += [
@@ -141,10 +142,7 @@ def round_bytes(runs: Sequence[Run], numbers: Mapping[str, int]) -> list[Line]:
     """Bytes that left all clients in each round, in MB: the mean over a method's runs."""
     lines = []
     for name, group in by_method(runs).items():
-        rows = [
-            [sum(row["bytes"] * len(row["clients"]) for row in r["travelled"] if row["direction"] == "sent") / 1e6 for r in run.records]
-            for run in group
-        ]
+        rows = [[total_bytes(record["travelled"], "sent") / 1e6 for record in run.records] for run in group]
         points = [(number, statistics.fmean(values)) for number, values in enumerate(zip(*rows, strict=False), 1)]
         lines.append(Line(name, numbers[name], points))
     return lines
@@ -156,8 +154,7 @@ def time_split(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
     for name, group in by_method(runs).items():
         timings = [timing for run in group for timing in run.timings]
         if timings:
-            parts = [key for key in timings[0] if key != "round"]
-            table[name] = {key: statistics.fmean(t[key] for t in timings if key in t) for key in parts}
+            table[name] = {part: statistics.fmean(timing[part] for timing in timings) for part in ("train", "score")}
     return table
 
 

@@ -1,4 +1,4 @@
-"""Tables: methods against unseen domains, mean and standard deviation over seeds, with the selection rule in the heading."""
+"""Tables: methods against unseen domains, or against clients, mean and standard deviation over seeds, the selection rule in the heading."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import statistics
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from unseen.errors import choose
 from unseen.runs.record import Record
 from unseen.runs.selection import RULES
 
-__all__ = ["Cell", "Stat", "Table", "comparison", "to_csv", "to_latex", "to_markdown"]
+__all__ = ["Cell", "Stat", "Table", "comparison", "own_comparison", "to_csv", "to_latex", "to_markdown"]
 
-AVERAGE, WORST = "average", "worst domain"
+AVERAGE, WORST, WORST_CLIENT = "average", "worst domain", "worst client"
 
 
 @dataclass(frozen=True)
@@ -34,14 +33,23 @@ class Cell:
 
     def scores(self, rule: str, metric: str | None = None) -> dict[str, float]:
         """The run's metric on each unseen domain, in percent, at the round that the rule picks; or another one, as it is."""
-        index = RULES[rule].picks(self.records)
-        if index is None:
+        record = self._picked(rule)
+        if record is None:
             return {}
-        record = self.records[index]
-        rows: dict[str, dict[str, Any]] = record["target"]
-        named = {(t if t == self.fold else f"{self.fold} → {t}"): row for t, row in rows.items()}
+        named = {(t if t == self.fold else f"{self.fold} → {t}"): row for t, row in record["target"].items()}
         key, factor = (record["metric"], 100) if metric is None else (metric, 1)
         return {name: factor * row[key] for name, row in named.items() if key in row}
+
+    def own_scores(self, rule: str) -> dict[str, float]:
+        """The run's metric of each client's own model at that client, in percent, at the round that the rule picks."""
+        record = self._picked(rule)
+        if record is None:
+            return {}
+        return {client: 100 * row[record["metric"]] for client, row in record.get("own", {}).items() if record["metric"] in row}
+
+    def _picked(self, rule: str) -> Record | None:
+        index = RULES[rule].picks(self.records)
+        return None if index is None else self.records[index]
 
 
 @dataclass(frozen=True)
@@ -73,29 +81,44 @@ class Table:
     columns: tuple[str, ...]
     rows: dict[str, dict[str, Stat]]
     marks: dict[tuple[str, str], int]
+    own: bool = False  # of the clients' own models
 
     @property
     def heading(self) -> str:
-        return f"{self.metric} in percent on the unseen domain; {RULES[self.rule].heading}"
+        where = "of each client's own model, at that client" if self.own else "on the unseen domain"
+        return f"{self.metric} in percent {where}; {RULES[self.rule].heading}"
 
 
 def comparison(cells: Iterable[Cell], rule: str) -> Table:
     """Group runs by method and unseen domain. Average and worst domain are taken per seed, over seeds that have every domain."""
     choose("selection rule", rule, RULES)
+    return _table([(cell, cell.scores(rule)) for cell in cells], rule)
+
+
+def own_comparison(cells: Iterable[Cell], rule: str) -> Table:
+    """The same by client, of methods whose clients have models of their own. A client of several folds has a column for each."""
+    choose("selection rule", rule, RULES)
+    scored = [(cell, scores) for cell in cells if (scores := cell.own_scores(rule))]
+    if len({cell.fold for cell, _ in scored}) > 1:
+        scored = [(cell, {f"{client}, unseen: {cell.fold}": v for client, v in scores.items()}) for cell, scores in scored]
+    return _table(scored, rule, own=True)
+
+
+def _table(scored: Iterable[tuple[Cell, dict[str, float]]], rule: str, own: bool = False) -> Table:
     by_method: dict[str, dict[int, dict[str, float]]] = {}
     metric, columns = "score", []
-    for cell in cells:
-        scores = cell.scores(rule)
+    for cell, scores in scored:
         by_method.setdefault(cell.method, {}).setdefault(cell.seed, {}).update(scores)
         columns += [c for c in scores if c not in columns]
         metric = cell.records[0]["metric"] if cell.records else metric
-    rows = {method: _row(seeds, columns) for method, seeds in by_method.items()}
-    extra = (AVERAGE, WORST) if len(columns) > 1 else ()
+    worst = WORST_CLIENT if own else WORST
+    rows = {method: _row(seeds, columns, worst) for method, seeds in by_method.items()}
+    extra = (AVERAGE, worst) if len(columns) > 1 else ()
     everything = (*columns, *extra)
-    return Table(metric, rule, everything, rows, _marks(rows, everything))
+    return Table(metric, rule, everything, rows, _marks(rows, everything), own)
 
 
-def _row(seeds: dict[int, dict[str, float]], columns: Sequence[str]) -> dict[str, Stat]:
+def _row(seeds: dict[int, dict[str, float]], columns: Sequence[str], worst: str) -> dict[str, Stat]:
     row = {}
     for column in columns:
         values = [scores[column] for scores in seeds.values() if column in scores]
@@ -104,7 +127,7 @@ def _row(seeds: dict[int, dict[str, float]], columns: Sequence[str]) -> dict[str
     whole = [[scores[c] for c in columns] for scores in seeds.values() if all(c in scores for c in columns)]
     if whole and len(columns) > 1:
         row[AVERAGE] = Stat.of([statistics.fmean(values) for values in whole])
-        row[WORST] = Stat.of([min(values) for values in whole])
+        row[worst] = Stat.of([min(values) for values in whole])
     return row
 
 
@@ -185,14 +208,13 @@ def _tex_character(c: str) -> str:
 
 
 def to_csv(tables: Iterable[Table]) -> str:
-    """Long form: one line per method, column and rule."""
+    """Long form: one line per method, column and rule. Of the clients' own models, `target` is the client."""
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(["method", "target", "rule", "metric", "mean", "std", "seeds"])
+    writer.writerow(["method", "target", "rule", "metric", "mean", "std", "seeds", "model"])
     for table in tables:
         for method, row in table.rows.items():
             for column, stat in row.items():
-                writer.writerow(
-                    [method, column, table.rule, table.metric, repr(stat.mean), "" if stat.std is None else repr(stat.std), stat.n]
-                )
+                numbers = [repr(stat.mean), "" if stat.std is None else repr(stat.std), stat.n]
+                writer.writerow([method, column, table.rule, table.metric, *numbers, "own" if table.own else "global"])
     return out.getvalue()

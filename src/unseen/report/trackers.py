@@ -19,10 +19,11 @@ __all__ = ["TRACKERS", "Tracked", "Tracker", "refuse_missing", "scalars"]
 
 
 def scalars(record: Record, seconds: float) -> dict[str, float]:
-    """A round as a flat table: `target/outline/accuracy`, `source/loss`, `bytes/sent`, `seconds`."""
-    values = {f"source/{metric}": float(value) for metric, value in record["source_mean"].items()}
-    for part in ("target", "held_out"):
-        values |= {f"{part}/{name}/{metric}": float(v) for name, row in record[part].items() for metric, v in row.items()}
+    """A round as a flat table: `target/outline/accuracy`, `source/loss`, `own/plain/loss`, `bytes/sent`, `seconds`."""
+    values = {f"source/{metric}": value for metric, value in record["source_mean"].items()}
+    values |= {f"own/{metric}": value for metric, value in record.get("own_mean", {}).items()}
+    for part, rows in (("target", record["target"]), ("held_out", record["held_out"]), ("own", record.get("own", {}))):
+        values |= {f"{part}/{name}/{metric}": float(v) for name, row in rows.items() for metric, v in row.items()}
     values |= {f"bytes/{way}": float(total_bytes(record["travelled"], way)) for way in ("sent", "received")}
     return {**values, "seconds": seconds}
 

@@ -23,7 +23,8 @@ from unseen.codec import CodecError, decode, encode, notes_in
 from unseen.errors import BadInput
 from unseen.files import write_atomically
 from unseen.runs.memory import Versions
-from unseen.runs.record import Record, read_records, to_line
+from unseen.runs.record import Record, Timing, read_records, to_line
+from unseen.runs.traffic import Travelled
 from unseen.state import State
 
 __all__ = ["Checkpoint", "RunFolder", "read_checkpoint", "read_run"]
@@ -39,7 +40,7 @@ class Checkpoint:
     state: Any
     versions: Versions
     best: float | None
-    before: list[dict[str, Any]] = field(default_factory=list)  # what travelled before round 1
+    before: list[Travelled] = field(default_factory=list)  # what travelled before round 1
     averaged: list[State] = field(default_factory=list)  # what the average over rounds keeps, where there is one
 
 
@@ -137,7 +138,7 @@ class RunFolder:
                 if kept != file.read_bytes():
                     write_atomically(file, kept)
 
-    def save_round(self, record: Record, timing: Mapping[str, Any]) -> None:
+    def save_round(self, record: Record, timing: Timing) -> None:
         _append(self.records, to_line(record))
         _append(self.timings, to_line(timing))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from unseen.runs.record import Record
 
@@ -21,9 +22,11 @@ class Rule:
 
 
 def source_score(record: Record) -> float | None:
-    """The mean source-validation metric, by which `best.safetensors` is kept too."""
-    value: float | None = record["source_mean"].get(record["metric"])
-    return value
+    """The mean source-validation metric, by which `best.safetensors` is kept too.
+
+    Of the clients' own models, where the method gives them some (`own_mean`); else of the global one (`source_mean`).
+    """
+    return record.get("own_mean", record["source_mean"]).get(record["metric"])
 
 
 def better(score: float | None, best: float | None) -> bool:
@@ -31,7 +34,7 @@ def better(score: float | None, best: float | None) -> bool:
     return score is not None and (best is None or score > best)
 
 
-def _mean_of(record: Record, part: str) -> float | None:
+def _mean_of(record: Record, part: Literal["target", "held_out"]) -> float | None:
     values = [row[record["metric"]] for row in record[part].values() if record["metric"] in row]
     return sum(values) / len(values) if values else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from unseen.experiment import Experiment
 from unseen.methods import METHODS, method_class
 from unseen.networks import build_network
 from unseen.parts import PARTS
-from unseen.runs.traffic import total_bytes
+from unseen.runs.traffic import Traffic, Travelled, total_bytes
 from unseen.scoring import Model
 from unseen.settings import settings_of
 from unseen.speed.bare import Bare
@@ -192,7 +192,7 @@ class _Rounds:
         self._state = self._method.start(world.fresh, cohort)
         cohort.close()
 
-    def train(self, recipe: str) -> Any:
+    def train(self, recipe: str) -> Traffic:
         """The training part of the next round; gives what travelled."""
         self.runner.world = replace(self.world, augment=RECIPES[recipe])
         self._number += 1
@@ -204,7 +204,7 @@ class _Rounds:
     def score(self) -> None:
         self.engine.score(self._number, Model(model=self._method.model(self._state)))
 
-    def split(self, recipe: str, clock: Clock) -> tuple[Split, Sequence[Mapping[str, Any]]]:
+    def split(self, recipe: str, clock: Clock) -> tuple[Split, list[Travelled]]:
         """One more round with clocks inside, and the scoring after it."""
         split = Split(clock)
         with self.runner.clocked(split), split.phase("aggregation"):
@@ -249,6 +249,6 @@ def _measured(case: Case, plan: SpeedPlan, folder: Path) -> Measured:
         round=images / best["round"],
         augmented=images / best["augmented"],
         seconds=split.seconds,
-        sent=total_bytes(list(travelled), "sent"),  # type: ignore[arg-type]
-        received=total_bytes(list(travelled), "received"),  # type: ignore[arg-type]
+        sent=total_bytes(travelled, "sent"),
+        received=total_bytes(travelled, "received"),
     )
