@@ -249,7 +249,7 @@ def _intruders_stay_out(federation: Loopback, tmp_path: Path) -> None:
 
 def _late(federation: Loopback, run: Path, done: int) -> int:
     """A site that works longer than the deadline: left out of that round, its answer does not count, and it is back in the next."""
-    worker = federation.child("west", "federation.worker")
+    worker = federation.child("west", "site.process")
     os.kill(worker, signal.SIGSTOP)
     done = until_record_or_scoring(run, "west", done, lambda: os.kill(worker, signal.SIGCONT))
     return until_record(run, whole, done)
@@ -264,7 +264,7 @@ def until_record_or_scoring(run: Path, site: str, after: int, let_go: Callable[[
 
 def _full_disk(federation: Loopback, run: Path, done: int) -> int:
     """The kernel takes no more bytes into any file of the site, as on a full disk; then it does again."""
-    worker = federation.child("south", "federation.worker")
+    worker = federation.child("south", "site.process")
     before = resource.prlimit(worker, resource.RLIMIT_FSIZE)
     resource.prlimit(worker, resource.RLIMIT_FSIZE, (0, before[1]))
     done = until_record(run, left_out("south", "failed by the site: the disk: File too large"), done)
@@ -310,6 +310,6 @@ def _replayed(federation: Loopback, tmp_path: Path, done: int) -> None:
     kit, folder = federation.path / "kits/west.kit", tmp_path / "site-west"
     site = Site(str(kit), str(folder), f"folder:{tmp_path / 'data/west'}", size=16, device="cpu")
     with (tmp_path / "west.log").open("ab") as log:
-        hostile = [sys.executable, str(Path(__file__).parents[1] / "replaying_site.py"), json.dumps(asdict(site))]
+        hostile = [sys.executable, str(Path(__file__).parents[2] / "replaying_site.py"), json.dumps(asdict(site))]
         federation.processes["west"] = subprocess.Popen(hostile, stdout=log, stderr=log, cwd=tmp_path)
     until_record(tmp_path / "long", left_out("west", "train: an answer to another question"), done)

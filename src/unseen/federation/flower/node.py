@@ -100,11 +100,11 @@ class Node:
             client.close()
 
     def _reply(self, message: Any, answer: Answer) -> Any:
-        message = None if message.has_error() else from_records(message.content)
-        if message is None:
-            return Message(Error(code=COULD_NOT_ANSWER, reason="not a message"), reply_to=message)
+        question = None if message.has_error() else from_records(message.content)
+        if question is None:
+            return Message(Error(code=COULD_NOT_ANSWER, reason="not a question"), reply_to=message)
         try:
-            return Message(to_records(answer(message)), reply_to=message)
+            return Message(to_records(answer(question)), reply_to=message)
         except WorkerLost as lost:
             self._say(str(lost))
             return Message(Error(code=COULD_NOT_ANSWER, reason="the worker ended"), reply_to=message)
