@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -11,6 +12,7 @@ from federation_in_memory import FederationInMemory
 from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import DomainDataset
+from unseen.engines.child import ChildEnded
 from unseen.errors import WorkerLost
 from unseen.federation.messages import SignedMessage
 from unseen.federation.site.join import Site, Worker
@@ -52,18 +54,34 @@ def test_answers_wait_on_disk_and_are_read_one_at_a_time(tiny: DomainDataset, tm
     assert names == ["a", "b", "c"] and not (tmp_path / "run/answers").exists()
 
 
+class Dying:
+    """A site's process that ends over every question."""
+
+    history: ClassVar[list[str]]
+
+    def __init__(self, module: str, log: Path) -> None:
+        self.history.append("started")
+
+    def call(self, header: dict[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        if "kit" in header:
+            return {"samples": 1}, b""
+        self.history.append("asked")
+        raise ChildEnded(-9)
+
+    def stop(self) -> None:
+        self.history.append("stopped")
+
+
 def test_a_site_whose_worker_keeps_ending_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker without enough memory is killed over the same question again; the site says so instead of trying for ever."""
-    monkeypatch.setattr(Worker, "_start", lambda self: None)
+    Dying.history = []
+    monkeypatch.setattr("unseen.federation.site.join.ChildProcess", Dying)
     worker = Worker(Site("x.kit", str(tmp_path), "styled-digits"))
-    calls: list[str] = []
-
-    def killed(header: object, body: bytes) -> None:
-        calls.append("asked")
-        raise EOFError
-
-    monkeypatch.setattr(worker, "_call", killed)
-    monkeypatch.setattr(worker, "close", lambda: calls.append("started again"))
     with pytest.raises(WorkerLost, match="ended twice over one question"):
         worker.answer(SignedMessage("", b"", b""))
-    assert calls == ["asked", "started again", "asked"]
+    assert Dying.history == ["started", "asked", "stopped", "started", "asked"]
+    worker.close()
+    Dying.history.clear()
+    with pytest.raises(WorkerLost, match="the site left"):
+        worker.answer(SignedMessage("", b"", b""))
+    assert "started" not in Dying.history, "a site that leaves starts nothing"
