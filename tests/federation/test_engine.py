@@ -15,8 +15,10 @@ from unseen.data.domain import DomainDataset
 from unseen.engines.child import ChildEnded
 from unseen.errors import WorkerLost
 from unseen.federation.messages import SignedMessage
+from unseen.federation.server import checking
 from unseen.federation.site.join import Site, Worker
 from unseen.methods.fedsb import Down, Up
+from unseen.payload import refuse_unusable
 from unseen.runs.watch import Silent
 from unseen.state import same_bits
 from unseen.training import train
@@ -37,15 +39,19 @@ def test_the_same_bits_as_in_process(name: str, tiny: DomainDataset, tiny_masks:
         assert (tmp_path / "here" / file).read_bytes() == (tmp_path / "there" / file).read_bytes()
 
 
-def test_answers_wait_on_disk_and_are_read_one_at_a_time(tiny: DomainDataset, tmp_path: Path) -> None:
+def test_answers_are_checked_once_wait_on_disk_and_are_read_one_at_a_time(
+    tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     federation, experiment = FederationInMemory(tmp_path, tiny, None), Experiment(SETTINGS["fedsb"].build(), "tiny", rounds=1)
     (tmp_path / "run/answers").mkdir(parents=True)
     (tmp_path / "run/answers/9.answer").write_bytes(b"left by a killed process")
     engine = federation.federate(experiment).engine(tmp_path / "run")
-    cohort = engine.cohort(1)
+    cohort, checked = engine.cohort(1), list[type]()
+    monkeypatch.setattr(checking, "refuse_unusable", lambda answer, kind: checked.append(kind) or refuse_unusable(answer, kind))
     read: list[weakref.ref[Up]] = []
     names = []
     for name, up in cohort.ask(experiment.method.train, Down(model=engine.world.fresh("task"))).items():  # type: ignore[attr-defined]
+        assert checked == [Up] * 3, "each, before the first is read"
         assert not any(ref() is not None for ref in read)
         assert len(list((tmp_path / "run/answers").iterdir())) == 3
         names.append(name)

@@ -173,7 +173,9 @@ class FederationEngine:
                 self.memory.commit(name, answer.staged)
                 if answer.epsilon is not None:
                     self._spent[name] = answer.epsilon
-                yield name, cast(U, read_answer(up_type, answer.file.read_bytes()))
+                # It was checked before it was written here, so its bytes need only be decoded. To keep the decoded answers instead
+                # would put every site's model in memory at once.
+                yield name, cast(U, up_type.from_bytes(answer.file.read_bytes()))
 
     def _refuse_too_few(self, path: str, place: Place, arrived: Mapping[str, Arrived | Refused]) -> None:
         refused = {name: answer.reason for name, answer in sorted(arrived.items()) if isinstance(answer, Refused)}
