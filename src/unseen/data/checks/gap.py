@@ -22,11 +22,10 @@ from torch import Tensor
 
 from unseen.data.domain import Domain, DomainDataset, Pixels
 from unseen.errors import BadInput
-from unseen.networks.base import TaskNet
 from unseen.ops.style import gram, style_gap
 from unseen.randomness import generator
 
-__all__ = ["Features", "gap_matrix", "network_features", "picture", "random_features", "render", "style_of"]
+__all__ = ["Features", "gap_matrix", "picture", "random_features", "render", "style_of"]
 
 Features = Callable[[Tensor], Tensor]  # images, normalised as a network sees them, to maps [n, channels, height, width]
 _KERNELS = (3, 5, 7, 11)  # pixels
@@ -85,12 +84,6 @@ def random_features(channels: int, seed: int = 0) -> Features:
         return torch.cat(responses, dim=1).abs_()
 
     return features
-
-
-def network_features(net: TaskNet) -> Features:
-    """The finest feature maps of a network, such as a trained or pretrained one, in evaluation mode."""
-    net.eval()
-    return lambda images: net(images, full=True).maps[-1]
 
 
 def render(console: Console, names: Sequence[str], gaps: Tensor) -> None:
