@@ -17,7 +17,7 @@ import torch
 from unseen.data.checks.check import check
 from unseen.data.domain import DomainDataset, Holding
 from unseen.data.partition.partitions import partition_hash
-from unseen.engines.engine import Engine, Memories
+from unseen.engines.engine import Engine
 from unseen.engines.local import LocalEngine
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, NoReplies
@@ -27,6 +27,7 @@ from unseen.methods import method_class
 from unseen.networks.base import TaskNet
 from unseen.report.tables import Cell, comparison, to_markdown
 from unseen.runs.folder import Checkpoint, RunFolder
+from unseen.runs.memory import Memories
 from unseen.runs.record import Record, make_record, read_records
 from unseen.runs.selection import better, source_score
 from unseen.runs.watch import Silent, Watch

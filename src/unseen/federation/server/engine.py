@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -21,7 +21,7 @@ from unseen.federation.server.checking import AnswerOutline, Checker, odd_ones_o
 from unseen.files import write_atomically
 from unseen.method import Refused, task_types
 from unseen.payload import Payload
-from unseen.runs.memory import FILE_OF_MEMORY, Versions
+from unseen.runs.memory import FILE_OF_MEMORY, Memories, Versions
 from unseen.runs.traffic import Traffic
 from unseen.scoring import Model, Scores
 from unseen.world import World
@@ -47,22 +47,18 @@ class Terms:
     most_bytes: int = 2**31 - 1  # of one answer
 
 
-@dataclass
-class SiteMemories:
+class SiteMemories(Memories):
     """The sites keep their memories; the server keeps which version counts, and what must not be thrown away."""
 
-    versions: Versions = field(default_factory=dict)
-    keep: set[str] = field(default_factory=set)
-
-    def commit(self, client: str, staged: Mapping[str, str]) -> None:
-        if staged:
-            self.versions = {**self.versions, client: {**self.versions.get(client, {}), **staged}}
+    def __init__(self) -> None:
+        super().__init__()
+        self.keep: set[str] = set()
 
     def holds(self, file: str) -> bool:
         return True  # a site that lost it says so when it is asked
 
     def sweep(self, *keep: Versions) -> None:
-        self.keep = {file for versions in (self.versions, *keep) for kinds in versions.values() for file in kinds.values()}
+        self.keep = self.named(*keep)
 
 
 class Exchange:
