@@ -106,15 +106,17 @@ def train(
     watch: Watch,
     through_bytes: bool = False,
     elsewhere: Elsewhere | None = None,
+    world: World | None = None,
 ) -> Result:
     """Run an experiment to its last round, from the beginning or from where its folder stands.
 
-    The clients are of this machine, or `elsewhere`: then the data are not here, and are checked where they are.
+    The clients are of this machine, or `elsewhere`: then the data are not here, and are checked where they are. `world` is that of
+    the experiment, from a caller who has built it already.
     """
     with ExitStack() as stack:
         if out is None:
             out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unseen-")))
-        world = elsewhere.world if elsewhere else build_world(experiment)
+        world = elsewhere.world if elsewhere else world or build_world(experiment)
         if elsewhere is None:
             _check_data(world, watch)
         folder = RunFolder(out)

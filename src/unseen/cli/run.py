@@ -167,12 +167,12 @@ def _train(experiment: Any, out: Path, workers: int | None, resume: bool, quiet:
     from unseen.training import train
     from unseen.world import build_world
 
-    build_world(experiment)  # mistakes about the data come before any process is started or anything written
+    world = build_world(experiment)  # mistakes about the data come before any process is started or anything written
     number = workers or default_workers(experiment)
     with ExitStack() as stack:
         pool = stack.enter_context(Workers(number, experiment.threads)) if number > 1 and experiment.rebuildable else None
         watch = _looking_on(stack, out, quiet, verbose, track)
-        result = train(experiment, out, resume=resume, workers=pool, watch=watch)
+        result = train(experiment, out, resume=resume, workers=pool, watch=watch, world=world)
     _show(result, out, quiet)
 
 
