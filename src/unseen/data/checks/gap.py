@@ -59,11 +59,10 @@ def gap_matrix(
 def style_of(domain: Domain, pixels: Pixels, features: Features, *, per_domain: int, seed: int) -> Tensor:
     """The mean Gram matrix (float64) of at most `per_domain` images, drawn without replacement."""
     order = torch.randperm(len(domain), generator=generator(seed, "gap", domain.name))[:per_domain].sort().values
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (pixels.mean, pixels.std))
     total = torch.zeros((), dtype=torch.float64)
     for rows in torch.split(order, _CHUNK):
         images = torch.from_numpy(np.ascontiguousarray(domain.images[rows.numpy()])).float() / 255
-        total = total + gram(features((images - mean) / std)).double().sum(0)
+        total = total + gram(features(pixels.normalised(images))).double().sum(0)
     return total / len(order)
 
 
