@@ -8,27 +8,18 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from unseen.errors import BadInput, nearest
+from unseen.payload import Carried, Kind
 
-__all__ = ["KINDS", "Leaving", "Policy", "Privacy", "Rejected", "read_policy"]
+__all__ = ["Policy", "Privacy", "Rejected", "read_policy"]
 
-KINDS = ("model", "spectrum", "score", "statistic", "count")
+_KINDS = get_args(Kind)
 
 
 class Rejected(Exception):
     """A rule of the site forbids it. The text names the rule and is sent to the server."""
-
-
-@dataclass(frozen=True)
-class Leaving:
-    """A field that is about to leave."""
-
-    field: str
-    kind: str
-    bytes: int
-    grows: bool
 
 
 @dataclass(frozen=True)
@@ -68,7 +59,7 @@ class Policy:
         if self.scores == "last-round" and not last_round:
             raise Rejected("scores: this site gives its score after the last round alone")
 
-    def check_leaving(self, fields: Sequence[Leaving], already: int) -> None:
+    def check_leaving(self, fields: Sequence[Carried], already: int) -> None:
         """Before an answer is sent; `already` is what left in this round before."""
         for one in fields:
             if one.bytes and one.kind not in self.kinds:
@@ -93,7 +84,7 @@ def read_policy(file: Path | None) -> Policy:
     problems: list[str] = []
     privacy = _read(Privacy, values.pop("privacy", {}), "privacy.", problems)
     policy: Policy = _read(Policy, values, "", problems)
-    problems += [f"kinds: no kind {k!r}{nearest(str(k), KINDS)}" for k in policy.kinds if k not in KINDS]
+    problems += [f"kinds: no kind {k!r}{nearest(str(k), _KINDS)}" for k in policy.kinds if k not in _KINDS]
     if policy.scores not in ("every-round", "last-round"):
         problems.append(f"scores is {policy.scores!r}; expected 'every-round' or 'last-round'")
     numbers = (privacy.clip, privacy.noise, privacy.most_epsilon)

@@ -26,7 +26,7 @@ from unseen.federation.cards import as_agreed, card_of, site_world
 from unseen.federation.kits import Kit
 from unseen.federation.messages import Message, SignedMessage, open_message, sign
 from unseen.federation.site.ledger import Ledger, read_ledger
-from unseen.federation.site.policy import Leaving, Policy, Rejected
+from unseen.federation.site.policy import Policy, Rejected
 from unseen.federation.site.privacy import Accountant, privatised
 from unseen.federation.site.same_data import refuse_other_data
 from unseen.method import task_types
@@ -200,7 +200,7 @@ class Responder:
         place = (question.run, question.place.round)
         if place != self._round:
             self._round, self._left = place, 0
-        fields = [Leaving(c.field, c.kind, c.bytes, c.grows) for c in carried(up)]
+        fields = list(carried(up))
         self._policy.check_leaving(fields, self._left)
         payload = up.to_bytes()
         self._left += sum(one.bytes for one in fields)
