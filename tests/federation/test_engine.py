@@ -13,10 +13,10 @@ from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import DomainDataset
 from unseen.engines.child import ChildEnded
-from unseen.errors import WorkerLost
+from unseen.errors import SiteProcessLost
 from unseen.federation.messages import SignedMessage
 from unseen.federation.server import checking
-from unseen.federation.site.join import Site, Worker
+from unseen.federation.site.join import Site, SiteProcess
 from unseen.methods.fedsb import Down, Up
 from unseen.payload import refuse_unusable
 from unseen.runs.watch import Silent
@@ -78,16 +78,16 @@ class Dying:
         self.history.append("stopped")
 
 
-def test_a_site_whose_worker_keeps_ending_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker without enough memory is killed over the same question again; the site says so instead of trying for ever."""
+def test_a_site_whose_process_keeps_ending_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without enough memory is killed over the same question again; the site says so instead of trying for ever."""
     Dying.history = []
     monkeypatch.setattr("unseen.federation.site.join.ChildProcess", Dying)
-    worker = Worker(Site("x.kit", str(tmp_path), "styled-digits"))
-    with pytest.raises(WorkerLost, match="ended twice over one question"):
-        worker.answer(SignedMessage("", b"", b""))
+    process = SiteProcess(Site("x.kit", str(tmp_path), "styled-digits"))
+    with pytest.raises(SiteProcessLost, match="ended twice over one question"):
+        process.answer(SignedMessage("", b"", b""))
     assert Dying.history == ["started", "asked", "stopped", "started", "asked"]
-    worker.close()
+    process.close()
     Dying.history.clear()
-    with pytest.raises(WorkerLost, match="the site left"):
-        worker.answer(SignedMessage("", b"", b""))
+    with pytest.raises(SiteProcessLost, match="the site left"):
+        process.answer(SignedMessage("", b"", b""))
     assert "started" not in Dying.history, "a site that leaves starts nothing"

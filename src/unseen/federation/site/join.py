@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unseen.engines.child import ChildEnded, ChildProcess
-from unseen.errors import BadInput, WorkerLost
+from unseen.errors import BadInput, SiteProcessLost
 from unseen.federation.kits import open_kit
 from unseen.federation.messages import SignedMessage
 
@@ -30,7 +30,7 @@ class Site:
     device: str = "auto"
 
 
-class Worker:
+class SiteProcess:
     """The process with the data. If it ends in the middle of a message, it is started again and the message is given once more."""
 
     def __init__(self, site: Site) -> None:
@@ -45,7 +45,7 @@ class Worker:
         try:
             self.about, _ = self._process.call(asdict(self._site))
         except ChildEnded as ended:
-            raise BadInput(f"the site's worker ended before it was ready; {self._log} says why") from ended
+            raise BadInput(f"the site's process ended before it was ready; {self._log} says why") from ended
         if "bad_input" in self.about:
             raise BadInput(self.about["bad_input"])
 
@@ -56,13 +56,13 @@ class Worker:
         except ChildEnded as ended:
             self._process.stop()
             if self._closed:
-                raise WorkerLost("the site left while it worked on a question") from ended
+                raise SiteProcessLost("the site left while it worked on a question") from ended
             try:
                 self._start()
                 reply, payload = self._process.call(header, signed.payload)
             except (ChildEnded, BadInput) as error:
                 why = f": {error}" if isinstance(error, BadInput) else ""
-                raise WorkerLost(f"the site's worker ended twice over one question{why}; {self._log} says more") from error
+                raise SiteProcessLost(f"the site's process ended twice over one question{why}; {self._log} says more") from error
         return SignedMessage(reply["header"], payload, bytes.fromhex(reply["signature"]))
 
     def close(self) -> None:
@@ -74,17 +74,17 @@ def join(site: Site, server: str | None, say: Callable[[str], None]) -> None:
     """Check the data, connect, and answer until interrupted."""
     os.umask(0o077)  # the processes started from here inherit it
     kit = open_kit(Path(site.kit), Path(site.folder))
-    worker = Worker(site)
+    process = SiteProcess(site)
     try:
-        for warning in worker.about["warnings"]:
+        for warning in process.about["warnings"]:
             say(f"warning: {warning}")
-        say(f"{kit.client}: {worker.about['samples']} samples; joining {server or kit.server} (Ctrl-C to leave)")
+        say(f"{kit.client}: {process.about['samples']} samples; joining {server or kit.server} (Ctrl-C to leave)")
         from unseen.federation.flower.node import Node
 
         node = Node(kit, server, say)
         try:
-            node.serve(worker.answer)
+            node.serve(process.answer)
         finally:
             node.close()
     finally:
-        worker.close()
+        process.close()
