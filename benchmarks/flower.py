@@ -32,7 +32,7 @@ PROCESSES = {
     "server: unseen serve": ("serve", None),
     "site: SuperNode": ("plain", "supernode"),
     "site: unseen join": ("plain", None),
-    "site: worker": ("plain", "federation.worker"),
+    "site: process": ("plain", "site.process"),
 }
 
 

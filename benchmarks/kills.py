@@ -2,8 +2,9 @@
 
     python benchmarks/kills.py [--kills 20] [--seed 0] [--rounds 0] [--method feddag]
 
-SIGKILL only. SuperLink, SuperNode and worker are started again by the process that runs them; `unseen serve`, `unseen join` and
-`unseen run --resume` are started again by this script, as a service manager would. Three sites must answer for a round to count.
+SIGKILL only. SuperLink, SuperNode and a site's process are started again by the process that runs them; `unseen serve`,
+`unseen join` and `unseen run --resume` are started again by this script, as a service manager would. Three sites must answer for a
+round to count.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ VICTIMS = (
     ("the SuperLink", "serve", "superlink"),
     ("the server", "serve", None),
     ("a SuperNode", "site", "supernode"),
-    ("a worker", "site", "federation.worker"),
+    ("a site's process", "site", "site.process"),
     ("a site", "site", None),
 )
 OWN = {"feddag": ["width=4", "warmup=1", "batch=32"], "fedsb": ["budget=2", "batch=16"], "elcfs": ["batch=32"]}
 
 
-class Town(Loopback):
+class RecoveringFederation(Loopback):
     """A federation whose processes come back."""
 
     def __init__(self, folder: Path, run: list[str]) -> None:
@@ -65,19 +66,19 @@ class Town(Loopback):
         return len(file.read_bytes().splitlines()) if file.exists() else 0
 
 
-def wait(town: Town, seconds: float) -> None:
+def wait(federation: RecoveringFederation, seconds: float) -> None:
     end = time.monotonic() + seconds
-    while time.monotonic() < end and not town.finished:
-        town.bring_up()
+    while time.monotonic() < end and not federation.finished:
+        federation.bring_up()
         time.sleep(0.2)
 
 
-def until_round(town: Town, number: int, patience: float = 300.0) -> None:
+def until_round(federation: RecoveringFederation, number: int, patience: float = 300.0) -> None:
     end = time.monotonic() + patience
-    while town.rounds < number and not town.finished:
+    while federation.rounds < number and not federation.finished:
         if time.monotonic() > end:
-            raise SystemExit(f"no round {number} after {patience:g} s; the driver said: {town.said('driver')[-1000:]}")
-        town.bring_up()
+            raise SystemExit(f"no round {number} after {patience:g} s; the driver said: {federation.said('driver')[-1000:]}")
+        federation.bring_up()
         time.sleep(0.2)
 
 
@@ -95,42 +96,42 @@ def main() -> None:
     run += ["--network", "small_cnn:width=2", "--device", "cpu", "--rounds", str(rounds)]
     print(f"$ python benchmarks/kills.py {' '.join(sys.argv[1:])}".rstrip())
     with tempfile.TemporaryDirectory() as folder:
-        town = Town(Path(folder), run)
-        unseen("run", *run, "--workers", 1, "-q", "--out", town.folder / "whole")
+        federation = RecoveringFederation(Path(folder), run)
+        unseen("run", *run, "--workers", 1, "-q", "--out", federation.folder / "whole")
         began = time.monotonic()
         try:
-            kill_again_and_again(town, options.kills, rng, began)
-            until_round(town, rounds)
-            town.ended("driver")
+            kill_again_and_again(federation, options.kills, rng, began)
+            until_round(federation, rounds)
+            federation.ended("driver")
         finally:
-            town.stop()
-        verdict(town, rounds, time.monotonic() - began)
+            federation.stop()
+        verdict(federation, rounds, time.monotonic() - began)
 
 
-def kill_again_and_again(town: Town, kills: int, rng: random.Random, began: float) -> None:
+def kill_again_and_again(federation: RecoveringFederation, kills: int, rng: random.Random, began: float) -> None:
     """Every kind of process in turn, in random order, each at a random moment of the round that follows the last one's recovery."""
     victims = [victim for n in range(-(-kills // len(VICTIMS))) for victim in rng.sample(VICTIMS, len(VICTIMS))][:kills]
-    town.bring_up()
-    until_round(town, 1)
+    federation.bring_up()
+    until_round(federation, 1)
     for number, (what, name, child) in enumerate(victims, 1):
-        wait(town, rng.uniform(0.0, 4.0))
-        if town.finished:
+        wait(federation, rng.uniform(0.0, 4.0))
+        if federation.finished:
             raise SystemExit(f"the run ended after {number - 1} kills; give it more --rounds")
         who = rng.choice(DOMAINS) if name == "site" else name
-        town.kill(who, child)
+        federation.kill(who, child)
         of = f" of {who}" if name == "site" else ""
-        print(f"kill {number:2} at {time.monotonic() - began:6.1f} s, {town.rounds} rounds done: {what}{of}", flush=True)
-        until_round(town, town.rounds + 1)
+        print(f"kill {number:2} at {time.monotonic() - began:6.1f} s, {federation.rounds} rounds done: {what}{of}", flush=True)
+        until_round(federation, federation.rounds + 1)
 
 
-def verdict(town: Town, rounds: int, seconds: float) -> None:
-    whole, broken = town.folder / "whole", town.folder / "broken"
+def verdict(federation: RecoveringFederation, rounds: int, seconds: float) -> None:
+    whole, broken = federation.folder / "whole", federation.folder / "broken"
     equal = {file: (whole / file).read_bytes() == (broken / file).read_bytes() for file in ("model.safetensors", "records.jsonl")}
     numbers = [json.loads(line)["round"] for line in (broken / "records.jsonl").read_text().splitlines()]
     print(f"{rounds} rounds in {seconds:.0f} s; each once and in order: {numbers == list(range(1, rounds + 1))}")
     print(f"last model equal to the undisturbed run's, bit for bit: {equal['model.safetensors']}; records: {equal['records.jsonl']}")
     for name in DOMAINS:
-        unseen("ledger", "verify", town.folder / f"site-{name}")
+        unseen("ledger", "verify", federation.folder / f"site-{name}")
     print("ledgers of all sites: whole")
     if not all(equal.values()):
         raise SystemExit(1)

@@ -30,12 +30,14 @@ def main() -> None:
     print(f"$ python benchmarks/same_bits.py {' '.join(sys.argv[1:])}".rstrip())
     different = []
     with tempfile.TemporaryDirectory() as folder:
-        town = Loopback(Path(folder), DOMAINS)
-        (town.folder / "policy.toml").write_text('kinds = ["model", "spectrum", "score", "statistic", "count"]\nfields_that_grow = true\n')
-        town.serve()
+        federation = Loopback(Path(folder), DOMAINS)
+        (federation.folder / "policy.toml").write_text(
+            'kinds = ["model", "spectrum", "score", "statistic", "count"]\nfields_that_grow = true\n'
+        )
+        federation.serve()
         for name in DOMAINS:
             role = ["--evaluate-only"] if name == TARGET else ["--policy", "policy.toml"]
-            town.join(name, "--data", "styled-digits", "--domain", name, *role)
+            federation.join(name, "--data", "styled-digits", "--domain", name, *role)
         try:
             for method in sys.argv[1:] or METHODS:
                 own = [
@@ -51,14 +53,14 @@ def main() -> None:
                     "cpu",
                 ]
                 own += ["--rounds", "2", *(word for setting in METHODS[method] for word in ("--set", setting))]
-                unseen("run", *own, "--workers", 1, "-q", "--out", town.folder / f"here-{method}")
+                unseen("run", *own, "--workers", 1, "-q", "--out", federation.folder / f"here-{method}")
                 began = time.perf_counter()
-                town.run(*own, "--minimum-clients", 3, "--out", town.folder / f"there-{method}")
-                equal = same(town.folder / f"here-{method}", town.folder / f"there-{method}")
+                federation.run(*own, "--minimum-clients", 3, "--out", federation.folder / f"there-{method}")
+                equal = same(federation.folder / f"here-{method}", federation.folder / f"there-{method}")
                 print(f"{method:7} the same bits: {equal} ({time.perf_counter() - began:.0f} s for two rounds)", flush=True)
                 different += [] if equal else [method]
         finally:
-            town.stop()
+            federation.stop()
     raise SystemExit(f"different: {', '.join(different)}" if different else 0)
 
 

@@ -1,4 +1,4 @@
-"""A whole federation in one process: the real engine, messages and responders, with a carrier that carries by hand."""
+"""A whole federation in one process: the real engine, messages and responders, and a carrier that calls the responders itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def alone(dataset: DomainDataset, name: str) -> DomainDataset:
     return DomainDataset(f"site {name}", dataset.task, (own,), dataset.pixels, dataset.network, dataset.augment)
 
 
-class HandCarrier:
+class DirectCarrier:
     """Brings messages to responders in this process; `tamper` may change an answer on its way, or lose it by returning a reason."""
 
     def __init__(self, responders: Mapping[str, Responder], tamper: Tamper = lambda client, signed: signed) -> None:
@@ -43,16 +43,16 @@ class FederationInMemory:
 
     def __init__(self, folder: Path, dataset: DomainDataset, target: str | None, policies: Mapping[str, Policy] | None = None) -> None:
         self.folder, self.dataset, self.target = folder, dataset, target
-        self.federation: Federation = init(folder / "server", "localhost", list(dataset.names))
+        self.server: Federation = init(folder / "server", "localhost", list(dataset.names))
         self.policies = policies or {}
-        self.carrier = HandCarrier({name: self.responder(name) for name in dataset.names})
+        self.carrier = DirectCarrier({name: self.responder(name) for name in dataset.names})
 
     def responder(self, name: str) -> Responder:
         site = self.folder / name
-        kit = open_kit(self.federation.path / "kits" / f"{name}.kit", site)
+        kit = open_kit(self.server.path / "kits" / f"{name}.kit", site)
         policy = self.policies.get(name, EVERYTHING)
         return Responder(kit, alone(self.dataset, name), policy, site, evaluates=name == self.target, device="cpu")
 
     def federate(self, experiment: Experiment, terms: Terms | None = None) -> FederatedRun:
         self.said: list[str] = []
-        return federate(experiment, self.federation, self.carrier, terms or Terms(), self.said.append)
+        return federate(experiment, self.server, self.carrier, terms or Terms(), self.said.append)

@@ -9,16 +9,16 @@ from pathlib import Path
 from unseen.federation.flower.node import Node
 from unseen.federation.kits import open_kit
 from unseen.federation.messages import SignedMessage
-from unseen.federation.site.join import Site, Worker
+from unseen.federation.site.join import Site, SiteProcess
 
 
 def main() -> None:
     site = Site(**json.loads(sys.argv[1]))
-    worker, first = Worker(site), list[SignedMessage]()
+    process, first = SiteProcess(site), list[SignedMessage]()
 
     def answer(message: SignedMessage) -> SignedMessage:
         if not first:
-            reply = worker.answer(message)
+            reply = process.answer(message)
             if json.loads(message.header)["task"] == "train":
                 first.append(reply)
             return reply

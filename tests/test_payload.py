@@ -11,7 +11,7 @@ from torch import Tensor
 from unseen.client import Client
 from unseen.errors import RefusedReply
 from unseen.method import on_client
-from unseen.payload import Memory, Nothing, Payload, State, carried, carries, refuse_unusable
+from unseen.payload import Memory, Nothing, Payload, State, bases, carried, carries, declarations, refuse_unusable
 
 
 class Up(Payload):
@@ -128,3 +128,67 @@ def test_large_numbers_are_finite_though_their_sum_is_not(dtype: torch.dtype) ->
 def test_another_payload_than_the_declared_one_is_refused() -> None:
     with pytest.raises(RefusedReply, match="Nothing"):
         refuse_unusable(Nothing(), Up)
+
+
+def test_a_field_that_does_not_say_what_it_carries_is_refused_when_the_class_is_defined() -> None:
+    with pytest.raises(TypeError, match=r'Mute\.model does not say what it carries; write = carries\("model"\)'):
+
+        class Mute(Payload):
+            model: State
+
+    with pytest.raises(TypeError, match=r"Odd\.steps carries a model; of its type there may be count, number"):
+
+        class Odd(Payload):
+            steps: int = carries("model")
+
+    for wrong in ({"kind": "weights"}, {"kind": "model", "part": "tail"}, {"kind": "score", "role": "generator"}):
+        with pytest.raises(TypeError, match="payload field"):
+            carries(**wrong)  # type: ignore[arg-type]
+
+
+class Asked(Payload):
+    model: State = carries("model")
+    head: State = carries("model", part="head")
+    generator: State = carries("model", role="generator")
+    candidates: dict[str, State] = carries("model", role="critic")
+
+
+def test_what_a_field_is_of_follows_from_the_declarations_alone() -> None:
+    class Told(Payload):
+        first: State = carries("model", of="model")
+        made: State = carries("model", role="generator")  # the only one of its role
+        change: State = carries("update", of="model", part="head")
+        losses: dict[str, float] = carries("score", of="candidates")
+        mine: State = carries("model", role="local")  # nothing like it was asked
+        steps: int = carries("number")
+
+    assert bases(Asked, Told) == {"first": "model", "made": "generator", "change": "model", "losses": "candidates"}
+    assert declarations(Told)["change"].part == "head" and declarations(Told)["made"].role == "generator"
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (("State", {"kind": "model", "of": "weights"}), "is of 'weights'; Asked has model, head, generator, candidates"),
+        (("State", {"kind": "model", "of": "generator"}), r"\(task, whole\) is of 'generator', a model \(generator, whole\)"),
+        (("State", {"kind": "model", "of": "head"}), r"\(task, whole\) is of 'head', a model \(task, head\)"),
+        (("State", {"kind": "model", "part": "head"}), "say which of model, head it was trained from"),
+        (("State", {"kind": "update"}), "say what it is a change of"),
+    ],
+)
+def test_a_declaration_that_does_not_fit_the_question_is_refused_when_the_task_is_defined(field: tuple, message: str) -> None:
+    hint, told = field
+    answer = type("Answer", (Payload,), {"__annotations__": {"value": {"State": State}[hint]}, "value": carries(**told)})
+    with pytest.raises(TypeError, match=message):
+
+        def task(self: object, down: Asked, client: Client): ...
+
+        task.__annotations__ = {"down": Asked, "client": Client, "return": answer}
+        on_client(task)
+
+
+def test_a_payload_may_extend_another_and_its_own_fields_come_first() -> None:
+    class More(Up):
+        extra: float = carries("number")
+
+    assert [*declarations(More)] == ["extra", *declarations(Up)]

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from unseen.state import copied, copy_all
+from unseen.networks import build_network
+from unseen.networks.norm import FrozenBatchNorm2d
+from unseen.state import copied, copy_all, entries_of
 
 
 def test_every_tensor_is_copied_in_the_targets_type_whatever_the_order() -> None:
@@ -33,3 +35,22 @@ def test_copies_stay_when_the_network_moves_on() -> None:
     assert list(copies) == list(before)
     assert all(torch.equal(copies[name], value) and copies[name].dtype == value.dtype for name, value in before.items())
     assert all(copy.is_contiguous() and not copy.requires_grad for copy in copies.values())
+
+
+@pytest.mark.parametrize("name", ["small_cnn", "mobilenet_v2", "resnet18", "resnet18:norm=frozen", "vit_b_32", "unet:width=4,depth=3"])
+def test_entries_are_told_apart_by_what_they_are(name: str) -> None:
+    """Against a walk over every module; MobileNetV2's norms have no name that would give them away."""
+    net = build_network(name, outputs=3, channels=3, size=(32, 32))
+    entries = entries_of(net)
+    assert [*net.state_dict()] == entries.names("whole") == [*entries.outline]
+    assert {n for n, _ in net.named_parameters()} == set(entries.names("parameters"))
+    assert {n for n, _ in net.named_buffers()} == set(entries.names("buffers"))
+    norms, kinds = set(), (nn.BatchNorm2d, nn.LayerNorm, nn.InstanceNorm2d, FrozenBatchNorm2d)
+    for prefix, module in net.named_modules():
+        if isinstance(module, kinds):
+            norms |= {f"{prefix}.{key}" for key in module.state_dict()}
+    assert norms == set(entries.names("norms")) and norms.isdisjoint(entries.names("without-norms"))
+    assert len(norms) + len(entries.names("without-norms")) == len(entries.outline)
+    assert {net.state_dict()[n].data_ptr() for n in entries.names("head")} == {p.data_ptr() for p in net.head().state_dict().values()}
+    assert set(entries.names("head")).isdisjoint(entries.names("backbone"))
+    assert bool(norms) == (not name.startswith("unet"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file
 
 import methods_for_tests as own
@@ -198,12 +199,11 @@ def test_an_occupied_folder_is_refused(tiny: DomainDataset, tmp_path: Path) -> N
 
 
 def test_two_processes_cannot_share_a_folder(tiny: DomainDataset, tmp_path: Path) -> None:
-    fcntl = pytest.importorskip("fcntl")
     (tmp_path / "run").mkdir()
-    with (tmp_path / "run/.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(BadInput, match="another process"):
-            go(tiny, tmp_path / "run")
+    with FileLock(tmp_path / "run/.lock"), pytest.raises(BadInput, match=r"another process is working in .*run; wait for it"):
+        go(tiny, tmp_path / "run")
+    go(tiny, tmp_path / "run", rounds=1)
+    assert FileLock(tmp_path / "run/.lock", timeout=0).acquire(), "a run that ended lets its folder go"
 
 
 def test_a_full_disk_leaves_a_run_that_can_go_on(

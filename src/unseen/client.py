@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unseen.data.augment import Augment
-from unseen.data.domain import Holding, Pixels, Samples
+from unseen.data.domain import Holding, Pixels, Samples, normalise
 from unseen.device.formats import fast_precision, memory_format
 from unseen.device.graphs import StepGraphs
 from unseen.device.resident import SampleReader
@@ -117,7 +117,7 @@ class Client:
         self._holding, self._pool, self._reader, self._recall = holding, pool, reader, recall
         self._precision, self._augment = pool.fast_precision if precision == "auto" else precision, augment
         self._built: dict[str, int] = {}
-        self._mean, self._std = (torch.tensor(t).view(1, -1, 1, 1).to(pool.device) for t in (pixels.mean, pixels.std))
+        self._mean, self._std = pixels.tensors(pool.device)
         self._format = pool.batch_format  # asked for here: it may build the network, which must not happen on the batches' stream
         self._ahead = Ahead(pool.stream) if pool.stream is not None else None
 
@@ -234,7 +234,8 @@ class Client:
     @property
     def pixel_range(self) -> tuple[Tensor, Tensor]:
         """What the bytes 0 and 255 are in a network's input, per channel."""
-        return (0 - self._mean) / self._std, (1 - self._mean) / self._std
+        darkest, brightest = torch.zeros_like(self._mean), torch.ones_like(self._mean)
+        return normalise(darkest, self._mean, self._std), normalise(brightest, self._mean, self._std)
 
     def images(self, size: int) -> Iterator[Tensor]:
         """The training images in order, not augmented: for spectra and statistics."""
@@ -266,7 +267,7 @@ class Client:
         x = images / 255  # bytes to floats in one pass
         if augment:
             x, y = self._augment(x, y, self.rng)
-        return (x - self._mean).div_(self._std).contiguous(memory_format=self._format), y
+        return normalise(x, self._mean, self._std).contiguous(memory_format=self._format), y
 
 
 def _load(net: nn.Module, state: State) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-__all__ = ["BadInput", "ClientFailed", "NoReplies", "RefusedReply", "WorkerLost", "choose", "nearest"]
+__all__ = ["BadInput", "ClientFailed", "NoReplies", "RefusedReply", "SiteProcessLost", "choose", "nearest"]
 
 
 class BadInput(ValueError):
@@ -33,7 +33,7 @@ class RefusedReply(ValueError):
     """A reply that must not count: not what was declared, or not finite."""
 
 
-class WorkerLost(RuntimeError):
+class SiteProcessLost(RuntimeError):
     """The process that holds a site's data ended while it worked, and ended again."""
 
 

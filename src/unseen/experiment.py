@@ -2,52 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from unseen import settings
 from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput, nearest
+from unseen.experiment_options import ExperimentOptions, options
 from unseen.method import Method
 from unseen.methods import method_class, name_of_method
 from unseen.parts import PARTS
-from unseen.settings import Setting, changed, hyper, settings_of, values_of
+from unseen.settings import changed, settings_of, values_of
 
-__all__ = ["Experiment", "departures", "options", "read_experiment"]
+__all__ = ["Experiment", "departures", "read_experiment"]
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(ExperimentOptions):
     """Everything that a run's numbers depend on. Where results go and how many processes share the work is no part of it."""
-
-    method: Method[Any]
-    data: str | DomainDataset = hyper("styled-digits", "data set: a name, folder:PATH or csv:FILE")
-    target: str | None = hyper(None, "the domain that stays unseen")
-    rounds: int = hyper(20, "communication rounds", low=1)
-    seed: int = hyper(0, "what all randomness is derived from", low=0)
-    network: str | None = hyper(None, "task network; none takes the data set's own")
-    weights: str | None = hyper(None, "initial weights: imagenet, or a file; none starts from random ones")
-    protocol: str = hyper("leave-one-domain-out", "who is unseen: leave-one-domain-out or single-source")
-    source: str | None = hyper(None, "the only source domain (single-source)")
-    sources: str | None = hyper(None, "a choice of source domains, separated by commas; none takes all")
-    held_out: str | None = hyper(None, "a source domain that does not train and serves to select a round")
-    partition: str = hyper("per-domain", "who holds what: per-domain, split, dial:X, dirichlet:X, pooled, file:PATH")
-    clients: int | None = hyper(None, "number of clients, where the partition leaves it open", low=1)
-    participation: float = hyper(1.0, "share of the clients that is drawn for each round", low=0.0, high=1.0)
-    minimum: int = hyper(2, "the fewest training samples that a partition leaves a client", low=1)
-    validation: float = hyper(0.1, "share of each domain that clients keep for validation", low=0.0, high=0.9)
-    size: int | None = hyper(None, "image side in pixels; none takes the data set's own", low=8)
-    augment: str = hyper("auto", "augmentation recipe; auto takes the data set's own")
-    device: Literal["auto", "cpu", "cuda"] = hyper("auto", "where networks run")
-    precision: Literal["fp32", "bf16", "auto"] = hyper("fp32", "number format of the forward pass; auto: what is faster here")
-    threads: int = hyper(1, "threads of one client's task", low=1)
-    preset: str | None = hyper(None, "the preset that the method's fields started from")
-    label: str | None = hyper(None, "name in tables; none takes the method's")
 
     def __post_init__(self) -> None:
         problems = []
@@ -79,17 +54,6 @@ class Experiment:
     def rebuildable(self) -> bool:
         """Whether another process can make the same experiment from its description."""
         return isinstance(self.data, str) and not name_of_method(type(self.method)).startswith("memory:")
-
-
-def options() -> list[Setting]:
-    """The experiment's settings other than the method: the same keys in TOML files, run.json and on the command line."""
-    hints = typing.get_type_hints(Experiment)
-    fields = [f for f in dataclasses.fields(Experiment) if f.name != "method"]
-    plain = {"data": str}
-    return [
-        Setting(f.name, plain.get(f.name, hints[f.name]), f.default, f.metadata["meaning"], "", f.metadata["low"], f.metadata["high"])
-        for f in fields
-    ]
 
 
 def read_experiment(values: Mapping[str, Any]) -> Experiment:

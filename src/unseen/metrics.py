@@ -6,7 +6,8 @@ Classification, n samples of which n_c belong to class c:
   loss               cross entropy
   accuracy           share of samples whose largest logit is their class
   weighted_accuracy  each class's accuracy weighted by n_c / n, which equals `accuracy`. It is the ACC of FedDAG: in its Table IV methods
-                     that answer one class for all have ACC p and weighted F1 2p^2 / (1 + p), p being its share (27.8 and 12.1 at MSK)
+                     that answer one class for all have ACC p and weighted F1 2p^2 / (1 + p), p being its share (27.8 and 12.1 at MSK).
+                     The name stays beside `accuracy` because the records of runs hold it
   balanced_accuracy  each class's accuracy, all classes that occur counting the same (scikit-learn's `balanced_accuracy_score`)
   weighted_f1        each class's F1 weighted by n_c / n
   weighted_auc       each class's area under the ROC curve, it against the rest, weighted by n_c / n. Classes without a sample weigh

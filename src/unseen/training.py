@@ -17,7 +17,7 @@ import torch
 from unseen.data.checks.check import check
 from unseen.data.domain import DomainDataset, Holding
 from unseen.data.partition.partitions import partition_hash
-from unseen.engines.engine import Engine, Memories
+from unseen.engines.engine import Engine
 from unseen.engines.local import LocalEngine
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, NoReplies
@@ -27,6 +27,7 @@ from unseen.methods import method_class
 from unseen.networks.base import TaskNet
 from unseen.report.tables import Cell, comparison, to_markdown
 from unseen.runs.folder import Checkpoint, RunFolder
+from unseen.runs.memory import Memories
 from unseen.runs.record import Record, Timing, make_record, read_records
 from unseen.runs.selection import better, source_score
 from unseen.runs.watch import Silent, Watch
@@ -105,15 +106,17 @@ def train(
     watch: Watch,
     through_bytes: bool = False,
     elsewhere: Elsewhere | None = None,
+    world: World | None = None,
 ) -> Result:
     """Run an experiment to its last round, from the beginning or from where its folder stands.
 
-    The clients are of this machine, or `elsewhere`: then the data are not here, and are checked where they are.
+    The clients are of this machine, or `elsewhere`: then the data are not here, and are checked where they are. `world` is that of
+    the experiment, from a caller who has built it already.
     """
     with ExitStack() as stack:
         if out is None:
             out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unseen-")))
-        world = elsewhere.world if elsewhere else build_world(experiment)
+        world = elsewhere.world if elsewhere else world or build_world(experiment)
         if elsewhere is None:
             _check_data(world, watch)
         folder = RunFolder(out)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +25,8 @@ from unseen.bench.jobs import in_processes
 from unseen.bench.plan import BenchmarkCell, read_benchmark
 from unseen.bench.running import run_benchmark
 from unseen.cli import app
-from unseen.engines.frames import start_process, write_frame
+from unseen.engines.child import ChildProcess
+from unseen.engines.frames import write_frame
 from unseen.errors import BadInput
 from unseen.experiment import Experiment
 from unseen.methods import FedAvg
@@ -88,15 +91,15 @@ def test_a_cell_that_fails_leaves_the_others_alone(cells: list[BenchmarkCell], o
 def test_a_killed_process_costs_its_cell_alone(
     cells: list[BenchmarkCell], one_after_another: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, killed = jobs._Process.run, []
+    real, killed = jobs._run, []
 
-    def run(self: jobs._Process, description: dict[str, object], folder: Path) -> str:
+    def run(process: ChildProcess, description: dict[str, object], folder: Path) -> str:
         if folder == tmp_path / cells[0].folder and not killed:
             killed.append(folder)
-            self._process.kill()
-        return real(self, description, folder)
+            os.kill(process.pid, signal.SIGKILL)
+        return real(process, description, folder)
 
-    monkeypatch.setattr(jobs._Process, "run", run)
+    monkeypatch.setattr(jobs, "_run", run)
     failed = in_processes(cells, tmp_path, 1, Silent())
     assert list(failed) == [cells[0].folder] and "exit code -9" in failed[cells[0].folder]
     same(cells[1:], one_after_another, tmp_path)
@@ -105,20 +108,19 @@ def test_a_killed_process_costs_its_cell_alone(
 
 
 def test_a_killed_command_takes_its_runs_with_it(cells: list[BenchmarkCell], tmp_path: Path) -> None:
-    process = start_process("unseen.bench.cell", threads=1)
-    assert process.stdin is not None and process.stdout is not None
-    endless = replace(cells[0].experiment, rounds=1_000_000)
-    write_frame(process.stdin, {"experiment": endless.description(), "folder": str(tmp_path / "run")})
-    while not (tmp_path / "run" / "records.jsonl").exists() and process.poll() is None:
-        time.sleep(0.05)
-    process.stdin.close()  # as the system does for a process that is gone
+    child = ChildProcess("unseen.bench.cell", threads=1)
+    stdin = child._process.stdin
+    assert stdin is not None
     try:
+        endless = replace(cells[0].experiment, rounds=1_000_000)
+        write_frame(stdin, {"experiment": endless.description(), "folder": str(tmp_path / "run")})
+        while not (tmp_path / "run" / "records.jsonl").exists() and child.alive:
+            time.sleep(0.05)
         assert (tmp_path / "run" / "records.jsonl").exists(), "it ended by itself"
-        assert process.wait(timeout=30) == 1
+        stdin.close()  # as the system does for a process that is gone
+        assert child._process.wait(timeout=30) == 1
     finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        child.stop(grace=0)
 
 
 def test_data_of_this_process_alone_cannot_be_given_to_another(tiny: object, tmp_path: Path) -> None:

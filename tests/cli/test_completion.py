@@ -20,6 +20,7 @@ from unseen.cli.figures import NAMES
 from unseen.cli.options import TRACKER_NAMES
 from unseen.cli.report import _RULES
 from unseen.deploy.exporting import KINDS
+from unseen.experiment_options import options
 from unseen.figures import FIGURES
 from unseen.report.trackers import TRACKERS
 from unseen.runs.selection import RULES
@@ -44,6 +45,17 @@ def test_a_press_of_tab(words: str, expected: str) -> None:
 def test_the_lists_are_complete() -> None:
     """They are written out, because importing what they name takes seconds."""
     assert tuple(FIGURES) == NAMES and tuple(KINDS) == _KINDS and (*RULES, "all") == _RULES and tuple(TRACKERS) == TRACKER_NAMES
+
+
+def test_run_has_an_option_for_every_setting_of_an_experiment_and_says_what_it_means() -> None:
+    shown = {option.name: option.help for option in typer.main.get_command(app).commands["run"].params}  # type: ignore[attr-defined]
+    for setting in options():
+        assert shown[setting.name] == setting.meaning
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    look = "import sys; from unseen.cli import app; app(['run', '--help'], standalone_mode=False); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", look], check=True, capture_output=True)
 
 
 def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

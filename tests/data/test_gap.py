@@ -11,12 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from torch import Tensor, nn
 
-from unseen.data.checks.gap import gap_matrix, network_features, picture, random_features, render
+from unseen.data.checks.gap import gap_matrix, picture, random_features, render
 from unseen.data.domain import IMAGENET, UNIT, Domain, DomainDataset
 from unseen.errors import BadInput
-from unseen.networks.base import Outputs, TaskNet
 from unseen.ops.style import gram, style_gap
 from unseen.task import Classification
 
@@ -32,22 +30,6 @@ def textured(name: str, *, samples: int = 12, blur: int = 1, shift: int = 0, see
 
 def dataset_of(*domains: Domain) -> DomainDataset:
     return DomainDataset("textures", Classification(("a",)), domains, pixels=UNIT)
-
-
-class OneMap(TaskNet):
-    """A network whose only map is its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.drop = nn.Dropout(0.9)
-
-    def forward(self, x: Tensor, full: bool = False) -> Tensor | Outputs:
-        maps = self.drop(x)
-        logits = maps.mean((2, 3))
-        return Outputs(logits, logits, (maps,)) if full else logits
-
-    def head(self) -> nn.Module:
-        return nn.Identity()
 
 
 def test_symmetric_with_zero_diagonal_and_the_names_in_order():
@@ -85,13 +67,6 @@ def test_equals_the_distance_of_mean_gram_matrices():
         inputs = [(torch.from_numpy(image)[None].float() / 255 - mean) / std for image in domain.images]
         styles.append(torch.stack([gram(x.double())[0] for x in inputs]).mean(0))
     assert float(gaps[0, 1]) == pytest.approx(float(style_gap(*styles)), rel=1e-4)
-
-
-def test_a_network_gives_its_finest_maps_without_dropout():
-    dataset = dataset_of(textured("fine"), textured("coarse", blur=3))
-    _, by_network = gap_matrix(dataset, features=network_features(OneMap()))
-    _, by_pixels = gap_matrix(dataset, features=lambda images: images)
-    assert torch.equal(by_network, by_pixels)
 
 
 def test_random_filters_look_at_small_images_as_they_are_and_shrink_large_ones():

@@ -121,7 +121,7 @@ def one_client(index: list[int], name: str = "c", source: Domain = SOURCES[0]) -
     return Holding(name, source.name, Samples(((source, np.array(index)),)), Samples(()))
 
 
-def test_fingerprint_is_of_clients_domains_and_exact_indices() -> None:
+def test_the_hash_is_of_clients_domains_and_exact_indices() -> None:
     base = partition_hash([one_client([0, 1, 2])])
     different = [one_client([0, 1, 3]), one_client([0, 2, 1]), one_client([0, 1]), one_client([0, 1, 2], "d")]
     different.append(one_client([0, 1, 2], source=SOURCES[1]))
@@ -133,7 +133,7 @@ def test_fingerprint_is_of_clients_domains_and_exact_indices() -> None:
 
 
 @given(spec=st.sampled_from(SPECS), seed=st.integers(0, 50), data=st.data())
-def test_fingerprint_changes_when_one_index_moves(spec: str, seed: int, data: st.DataObject) -> None:
+def test_the_hash_changes_when_one_index_moves(spec: str, seed: int, data: st.DataObject) -> None:
     holdings = made(spec, seed)
     document = to_json(holdings)
     entry = data.draw(st.sampled_from(document["clients"]))

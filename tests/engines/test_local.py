@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +125,8 @@ def test_workers_tell_faults_plainly_too() -> None:
             go(careless(fault="crash"), "styled-digits", workers=workers, **settings)
         with pytest.raises(BadInput, match="only the client can see"):
             go(careless(fault="mistake"), "styled-digits", workers=workers, **settings)
-        workers._workers[0].process.kill()
-        workers._workers[1].process.kill()
+        for worker in workers._workers:
+            os.kill(worker.process.pid, signal.SIGKILL)
         with pytest.raises(ClientFailed, match=r"worker process ended \(exit code -9\)"):
             go(careless(fault="other"), "styled-digits", workers=workers, **settings)
 

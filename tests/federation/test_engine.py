@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -11,10 +12,13 @@ from federation_in_memory import FederationInMemory
 from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import DomainDataset
-from unseen.errors import WorkerLost
+from unseen.engines.child import ChildEnded
+from unseen.errors import SiteProcessLost
 from unseen.federation.messages import SignedMessage
-from unseen.federation.site.join import Site, Worker
+from unseen.federation.server import checking
+from unseen.federation.site.join import Site, SiteProcess
 from unseen.methods.fedsb import Down, Up
+from unseen.payload import refuse_unusable
 from unseen.runs.watch import Silent
 from unseen.state import same_bits
 from unseen.training import train
@@ -35,15 +39,19 @@ def test_the_same_bits_as_in_process(name: str, tiny: DomainDataset, tiny_masks:
         assert (tmp_path / "here" / file).read_bytes() == (tmp_path / "there" / file).read_bytes()
 
 
-def test_answers_wait_on_disk_and_are_read_one_at_a_time(tiny: DomainDataset, tmp_path: Path) -> None:
+def test_answers_are_checked_once_wait_on_disk_and_are_read_one_at_a_time(
+    tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     federation, experiment = FederationInMemory(tmp_path, tiny, None), Experiment(SETTINGS["fedsb"].build(), "tiny", rounds=1)
     (tmp_path / "run/answers").mkdir(parents=True)
     (tmp_path / "run/answers/9.answer").write_bytes(b"left by a killed process")
     engine = federation.federate(experiment).engine(tmp_path / "run")
-    cohort = engine.cohort(1)
+    cohort, checked = engine.cohort(1), list[type]()
+    monkeypatch.setattr(checking, "refuse_unusable", lambda answer, kind: checked.append(kind) or refuse_unusable(answer, kind))
     read: list[weakref.ref[Up]] = []
     names = []
     for name, up in cohort.ask(experiment.method.train, Down(model=engine.world.fresh("task"))).items():  # type: ignore[attr-defined]
+        assert checked == [Up] * 3, "each, before the first is read"
         assert not any(ref() is not None for ref in read)
         assert len(list((tmp_path / "run/answers").iterdir())) == 3
         names.append(name)
@@ -52,18 +60,34 @@ def test_answers_wait_on_disk_and_are_read_one_at_a_time(tiny: DomainDataset, tm
     assert names == ["a", "b", "c"] and not (tmp_path / "run/answers").exists()
 
 
-def test_a_site_whose_worker_keeps_ending_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker without enough memory is killed over the same question again; the site says so instead of trying for ever."""
-    monkeypatch.setattr(Worker, "_start", lambda self: None)
-    worker = Worker(Site("x.kit", str(tmp_path), "styled-digits"))
-    calls: list[str] = []
+class Dying:
+    """A site's process that ends over every question."""
 
-    def killed(header: object, body: bytes) -> None:
-        calls.append("asked")
-        raise EOFError
+    history: ClassVar[list[str]]
 
-    monkeypatch.setattr(worker, "_call", killed)
-    monkeypatch.setattr(worker, "close", lambda: calls.append("started again"))
-    with pytest.raises(WorkerLost, match="ended twice over one question"):
-        worker.answer(SignedMessage("", b"", b""))
-    assert calls == ["asked", "started again", "asked"]
+    def __init__(self, module: str, log: Path) -> None:
+        self.history.append("started")
+
+    def call(self, header: dict[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        if "kit" in header:
+            return {"samples": 1}, b""
+        self.history.append("asked")
+        raise ChildEnded(-9)
+
+    def stop(self) -> None:
+        self.history.append("stopped")
+
+
+def test_a_site_whose_process_keeps_ending_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without enough memory is killed over the same question again; the site says so instead of trying for ever."""
+    Dying.history = []
+    monkeypatch.setattr("unseen.federation.site.join.ChildProcess", Dying)
+    process = SiteProcess(Site("x.kit", str(tmp_path), "styled-digits"))
+    with pytest.raises(SiteProcessLost, match="ended twice over one question"):
+        process.answer(SignedMessage("", b"", b""))
+    assert Dying.history == ["started", "asked", "stopped", "started", "asked"]
+    process.close()
+    Dying.history.clear()
+    with pytest.raises(SiteProcessLost, match="the site left"):
+        process.answer(SignedMessage("", b"", b""))
+    assert "started" not in Dying.history, "a site that leaves starts nothing"

@@ -47,7 +47,7 @@ def go(federation: FederationInMemory, out: str, rounds: int = 2, terms: Terms |
     return train(told, federation.folder / out, watch=Silent(), elsewhere=federation.federate(told, terms))
 
 
-def signed(
+def hostile(
     federation: FederationInMemory, client: str, change: Callable[[Message], Message]
 ) -> Callable[[str, SignedMessage], SignedMessage | str]:
     """A site that is itself hostile: its answers are changed and properly signed."""
@@ -124,7 +124,7 @@ def _without_norms(payload: bytes) -> bytes:
 @pytest.mark.parametrize("attack", HOSTILE)
 def test_a_hostile_site_is_left_out_and_the_run_goes_on(attack: str, tiny: DomainDataset, tmp_path: Path) -> None:
     federation = FederationInMemory(tmp_path, tiny, "c")
-    federation.carrier.tamper = signed(federation, "b", HOSTILE[attack])
+    federation.carrier.tamper = hostile(federation, "b", HOSTILE[attack])
     attacked = go(federation, "attacked", rounds=1)
     assert attacked.records[0]["missing"].keys() == {"b"}
     federation.carrier.tamper = lambda client, signed: "no answer" if client == "b" and "card" not in json.loads(signed.header) else signed
@@ -142,7 +142,7 @@ def test_weights_of_another_network_of_the_run_do_not_stop_the_server(tiny: Doma
         return Message(message.header, dataclasses.replace(up, teacher=up.generator).to_bytes())  # type: ignore[type-var]
 
     federation = FederationInMemory(tmp_path, tiny, "c")
-    federation.carrier.tamper = signed(federation, "b", generator_as_teacher)
+    federation.carrier.tamper = hostile(federation, "b", generator_as_teacher)
     last = go(federation, "attacked", rounds=2, name="feddag").records[-1]
     assert "teacher has not the names, shapes and types of the network 'task'" in last["missing"]["b"]
 
@@ -185,7 +185,7 @@ def question(tiny: DomainDataset, tmp_path_factory: pytest.TempPathFactory) -> t
     federation = FederationInMemory(tmp_path_factory.mktemp("federation"), tiny, "c")
     go(federation, "run", rounds=1)
     signed = next(message for client, message, _ in federation.carrier.carried if client == "a" and '"train"' in message.header)
-    return federation, open_message(signed, federation.federation.signing.public_key(), "question", 10**9)
+    return federation, open_message(signed, federation.server.signing.public_key(), "question", 10**9)
 
 
 @MANY
@@ -211,7 +211,7 @@ def test_a_site_survives_any_signed_question(question: tuple[FederationInMemory,
     ):
         return  # a question that may well be answered
     before = sorted(p for p in federation.folder.rglob("*") if "memory" not in p.parts and ".head" not in p.name)
-    answer = federation.carrier.responders["a"].answer(sign(Message(header, message.payload), federation.federation.signing, "question"))
+    answer = federation.carrier.responders["a"].answer(sign(Message(header, message.payload), federation.server.signing, "question"))
     assert json.loads(answer.header)["status"] in ("refused", "failed"), (key, value)
     assert not answer.payload
     assert sorted(p for p in federation.folder.rglob("*") if "memory" not in p.parts and ".head" not in p.name) == before
@@ -222,9 +222,9 @@ def test_a_question_is_answered_once_but_a_lost_answer_is_given_again(question: 
     signed, answer = next((asked, given) for client, asked, given in reversed(federation.carrier.carried) if client == "c")
     assert federation.carrier.responders["c"].answer(signed) == answer
     assert federation.responder("c").answer(signed) == answer  # the process died with its answer: the same again
-    answer = federation.carrier.responders["a"].answer(sign(message, federation.federation.signing, "question"))
+    answer = federation.carrier.responders["a"].answer(sign(message, federation.server.signing, "question"))
     assert "asked before" in json.loads(answer.header)["reason"]
-    again = federation.responder("a").answer(sign(message, federation.federation.signing, "question"))  # after a restart of the site too
+    again = federation.responder("a").answer(sign(message, federation.server.signing, "question"))  # after a restart of the site too
     assert "asked before" in json.loads(again.header)["reason"]
 
 

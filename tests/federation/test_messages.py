@@ -19,7 +19,7 @@ JSON = st.recursive(
 
 
 @given(header=st.dictionaries(st.text(), JSON), payload=st.binary())
-def test_what_was_sealed_is_opened(header: dict[str, object], payload: bytes) -> None:
+def test_what_was_signed_is_opened(header: dict[str, object], payload: bytes) -> None:
     message = Message(header, payload)
     assert open_message(sign(message, KEY, "question"), KEY.public_key(), "question", 10**6) == message
 

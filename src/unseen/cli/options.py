@@ -8,14 +8,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from unseen.errors import BadInput
+from unseen.experiment_options import options
 
 if TYPE_CHECKING:
     from unseen.experiment import Experiment
 
-__all__ = ["TRACKER_NAMES", "among", "default_workers", "read_toml", "settings_from"]
+__all__ = ["TRACKER_NAMES", "among", "default_workers", "experiment_option", "merge", "read_toml", "settings_from"]
 
 TRACKER_NAMES = ("tensorboard", "wandb", "mlflow")
+_MEANINGS = {setting.name: setting.meaning for setting in options()}
 
 
 def among(*names: str) -> Callable[[str], list[str]]:
@@ -29,6 +33,11 @@ def among(*names: str) -> Callable[[str], list[str]]:
         return [name for name in names if name.startswith(incomplete)]
 
     return complete
+
+
+def experiment_option(name: str) -> Any:
+    """The option for a field of the experiment; its help is what the experiment says that the field means."""
+    return typer.Option(help=_MEANINGS[name])
 
 
 def read_toml(file: Path) -> dict[str, Any]:

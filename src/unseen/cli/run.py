@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from unseen.cli.answers import answering, screen
-from unseen.cli.options import TRACKER_NAMES, among, default_workers, merge, read_toml, settings_from
+from unseen.cli.options import TRACKER_NAMES, among, default_workers, experiment_option, merge, read_toml, settings_from
 
 __all__ = ["run"]
 
@@ -30,32 +30,33 @@ def run(
         Path | None, typer.Argument(help="a TOML file with the same keys as the options; options win", show_default=False)
     ] = None,
     method: Annotated[str | None, typer.Option(help="a method's name (see `unseen methods`) or FILE.py:CLASS")] = None,
-    data: Annotated[str | None, typer.Option(help="a data set's name (see `unseen data`), folder:PATH or csv:FILE")] = None,
-    target: Annotated[str | None, typer.Option(help="the domain that stays unseen")] = None,
-    rounds: Annotated[int | None, typer.Option(help="communication rounds")] = None,
-    seed: Annotated[int | None, typer.Option(help="what all randomness is derived from")] = None,
+    data: Annotated[str | None, experiment_option("data")] = None,
+    target: Annotated[str | None, experiment_option("target")] = None,
+    rounds: Annotated[int | None, experiment_option("rounds")] = None,
+    seed: Annotated[int | None, experiment_option("seed")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for the run; default runs/METHOD-FOLD-SEED")] = None,
-    network: Annotated[str | None, typer.Option(help="task network (see `unseen networks`)")] = None,
-    weights: Annotated[str | None, typer.Option(help="initial weights: imagenet, or a file")] = None,
-    preset: Annotated[str | None, typer.Option(help="the method's settings as in its paper, or as its code was released")] = None,
+    network: Annotated[str | None, experiment_option("network")] = None,
+    weights: Annotated[str | None, experiment_option("weights")] = None,
+    preset: Annotated[str | None, experiment_option("preset")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE of the method, repeatable")] = None,
-    protocol: Annotated[str | None, typer.Option(help="leave-one-domain-out or single-source")] = None,
-    source: Annotated[str | None, typer.Option(help="the only source domain (single-source)")] = None,
-    sources: Annotated[str | None, typer.Option(help="a choice of source domains: a,b,c")] = None,
-    held_out: Annotated[str | None, typer.Option(help="a source domain that only serves to select a round")] = None,
-    partition: Annotated[str | None, typer.Option(help="per-domain, split, dial:X, dirichlet:X, pooled or file:PATH")] = None,
-    clients: Annotated[int | None, typer.Option(help="number of clients, where the partition leaves it open")] = None,
-    minimum: Annotated[int | None, typer.Option(help="the fewest training samples that a partition leaves a client")] = None,
-    validation: Annotated[float | None, typer.Option(help="share of each domain kept for validation")] = None,
-    size: Annotated[int | None, typer.Option(help="image side in pixels")] = None,
-    augment: Annotated[str | None, typer.Option(help="augmentation recipe")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, bf16, or auto: what is faster here")] = None,
-    threads: Annotated[int | None, typer.Option(help="threads of one client's task")] = None,
+    protocol: Annotated[str | None, experiment_option("protocol")] = None,
+    source: Annotated[str | None, experiment_option("source")] = None,
+    sources: Annotated[str | None, experiment_option("sources")] = None,
+    held_out: Annotated[str | None, experiment_option("held_out")] = None,
+    partition: Annotated[str | None, experiment_option("partition")] = None,
+    clients: Annotated[int | None, experiment_option("clients")] = None,
+    participation: Annotated[float | None, experiment_option("participation")] = None,
+    minimum: Annotated[int | None, experiment_option("minimum")] = None,
+    validation: Annotated[float | None, experiment_option("validation")] = None,
+    size: Annotated[int | None, experiment_option("size")] = None,
+    augment: Annotated[str | None, experiment_option("augment")] = None,
+    device: Annotated[str | None, experiment_option("device")] = None,
+    precision: Annotated[str | None, experiment_option("precision")] = None,
+    threads: Annotated[int | None, experiment_option("threads")] = None,
     workers: Annotated[
         int | None, typer.Option(help="client tasks in parallel processes; default one per core, on a GPU one", min=1)
     ] = None,
-    label: Annotated[str | None, typer.Option(help="name in tables")] = None,
+    label: Annotated[str | None, experiment_option("label")] = None,
     track: Annotated[
         list[str] | None,
         typer.Option(help="tensorboard, wandb or mlflow, repeatable; they work offline", autocompletion=among(*TRACKER_NAMES)),
@@ -167,12 +168,12 @@ def _train(experiment: Any, out: Path, workers: int | None, resume: bool, quiet:
     from unseen.training import train
     from unseen.world import build_world
 
-    build_world(experiment)  # mistakes about the data come before any process is started or anything written
+    world = build_world(experiment)  # mistakes about the data come before any process is started or anything written
     number = workers or default_workers(experiment)
     with ExitStack() as stack:
         pool = stack.enter_context(Workers(number, experiment.threads)) if number > 1 and experiment.rebuildable else None
         watch = _looking_on(stack, out, quiet, verbose, track)
-        result = train(experiment, out, resume=resume, workers=pool, watch=watch)
+        result = train(experiment, out, resume=resume, workers=pool, watch=watch, world=world)
     _show(result, out, quiet)
 
 

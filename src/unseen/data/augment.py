@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unseen.errors import BadInput, choose
+from unseen.errors import BadInput
 from unseen.ops.colour import blend_map, blended, grayscaled, turned_hue
 from unseen.ops.geometry import crop_boxes, resample, source_map
 from unseen.settings import Configured, hyper
 
-__all__ = ["RECIPES", "Augment", "Parameters", "recipe"]
+__all__ = ["RECIPES", "Augment", "Parameters"]
 
 _CROP_TRIES = 10  # boxes drawn per sample before the whole image is taken; as many as torchvision's
 
@@ -174,12 +174,3 @@ RECIPES: dict[str, Augment] = {
     ),
     "fedadg-released": Augment(crop_min=0.7, flip=0.5, grayscale=0.1),
 }
-
-
-def recipe(name: str) -> Augment:
-    """The augmentation of that name.
-
-    >>> recipe("domainbed").crop_min
-    0.7
-    """
-    return RECIPES[choose("augmentation recipe", name, RECIPES)]

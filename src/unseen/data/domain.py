@@ -15,7 +15,7 @@ from torch import Tensor
 from unseen.errors import BadInput, choose
 from unseen.task import Task
 
-__all__ = ["IMAGENET", "UNIT", "Domain", "DomainDataset", "Fold", "Holding", "Partition", "Pixels", "Protocol", "Samples"]
+__all__ = ["IMAGENET", "UNIT", "Domain", "DomainDataset", "Fold", "Holding", "Partition", "Pixels", "Protocol", "Samples", "normalise"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,25 @@ class Pixels:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def tensors(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation, shaped to spread over a batch of images."""
+        mean, std = (torch.tensor(values).view(1, -1, 1, 1).to(device) for values in (self.mean, self.std))
+        return mean, std
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """Images in 0 to 1 as a network takes them."""
+        return normalise(images, *self.tensors(images.device))
+
+    def restored(self, x: Tensor) -> Tensor:
+        """The inverse: a network's input as images in 0 to 1."""
+        mean, std = self.tensors(x.device)
+        return x * std + mean
+
+
+def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """`Pixels.normalised` for whoever keeps the two tensors on a device, or inside a model."""
+    return (images - mean).div_(std)
 
 
 UNIT = Pixels((0.0,), (1.0,))
@@ -56,6 +75,15 @@ class Domain:
         return len(self.images)
 
 
+def read_rows(domain: Domain, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """Images and labels of a domain, from its arrays."""
+    images, labels = (torch.from_numpy(np.ascontiguousarray(array[rows])) for array in (domain.images, domain.labels))
+    return images, labels
+
+
+ReadRows = Callable[[Domain, NDArray[np.int64]], tuple[Tensor, Tensor]]
+
+
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Some samples of one domain or of several, in a fixed order: positions, not copies."""
@@ -65,22 +93,19 @@ class Samples:
     def __len__(self) -> int:
         return sum(len(index) for _, index in self.parts)
 
-    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """The images (uint8) and labels at these positions, as fresh tensors in that order."""
+    def take(self, positions: Tensor, read: ReadRows = read_rows) -> tuple[Tensor, Tensor]:
+        """The images (uint8) and labels at these positions, as fresh tensors in that order. `read` gives rows of one domain."""
         where = positions.numpy()
         if len(self.parts) == 1:
             domain, index = self.parts[0]
-            return _rows(domain.images, index[where]), _rows(domain.labels, index[where])
+            return read(domain, index[where])
         part, row = self.addresses
-        first = self.parts[0][0]
-        images = torch.empty((len(where), *first.images.shape[1:]), dtype=torch.uint8)
-        labels = torch.empty((len(where), *first.labels.shape[1:]), dtype=_rows(first.labels, where[:0]).dtype)
+        images, labels = (one.new_empty((len(where), *one.shape[1:])) for one in read(self.parts[0][0], where[:0]))
         for number, (domain, _) in enumerate(self.parts):
             here = np.flatnonzero(part[where] == number)
             if len(here):
-                rows = row[where[here]]
-                images[torch.from_numpy(here)] = _rows(domain.images, rows)
-                labels[torch.from_numpy(here)] = _rows(domain.labels, rows)
+                to = torch.from_numpy(here).to(images.device)
+                images[to], labels[to] = read(domain, row[where[here]])
         return images, labels
 
     @cached_property
@@ -97,10 +122,6 @@ class Samples:
     def classes(self) -> NDArray[np.int64]:
         """The class of every sample, in order (classification only)."""
         return np.concatenate([np.asarray(domain.labels[index]) for domain, index in self.parts] or [np.empty(0)]).astype(np.int64)
-
-
-def _rows(array: NDArray[Any], rows: NDArray[np.int64]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array[rows]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unseen.data.domain import Pixels
+from unseen.data.domain import Pixels, normalise
 from unseen.deploy.calibration import probabilities
 from unseen.deploy.card import CARD_FILE, ModelCard, read_card
 from unseen.errors import BadInput
@@ -32,11 +32,11 @@ class Deployable(nn.Module):
     def __init__(self, net: nn.Module, pixels: Pixels) -> None:
         super().__init__()
         self.net = net
-        self.register_buffer("mean", torch.tensor(pixels.mean).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(pixels.std).view(1, -1, 1, 1), persistent=False)
+        for name, value in zip(("mean", "std"), pixels.tensors(), strict=True):
+            self.register_buffer(name, value, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.net((images - self.mean) / self.std)
+        logits: Tensor = self.net(normalise(images, self.mean, self.std))
         return logits
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unseen.data.domain import Domain, Samples
@@ -31,29 +32,14 @@ class SampleReader:
 
     def take(self, samples: Samples, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The images (uint8) and labels at these positions, in that order."""
-        if len(samples.parts) == 1 and id(samples.parts[0][0]) in self._held:
-            images, labels = self._held[id(samples.parts[0][0])]
-            rows = torch.from_numpy(samples.parts[0][1][positions.numpy()]).to(self.device, non_blocking=True)
-            return _channels_second(images[rows]), labels[rows]
         if samples.parts and all(id(domain) in self._held for domain, _ in samples.parts):
-            return self._gather(samples, positions)
+            images, labels = samples.take(positions, self._held_rows)
+            return images.permute(0, 3, 1, 2), labels
         images, labels = samples.take(positions)
         return images.to(self.device), labels.to(self.device)
 
-    def _gather(self, samples: Samples, positions: Tensor) -> tuple[Tensor, Tensor]:
-        part, row = samples.addresses
-        where = positions.numpy()
-        first_images, first_labels = self._held[id(samples.parts[0][0])]
-        images = first_images.new_empty((len(where), *first_images.shape[1:]))
-        labels = first_labels.new_empty((len(where), *first_labels.shape[1:]))
-        for number, (domain, _) in enumerate(samples.parts):
-            here = np.flatnonzero(part[where] == number)
-            if len(here):
-                to, rows = (torch.from_numpy(a).to(self.device) for a in (here, row[where[here]]))
-                held_images, held_labels = self._held[id(domain)]
-                images[to], labels[to] = held_images[rows], held_labels[rows]
-        return _channels_second(images), labels
-
-
-def _channels_second(images: Tensor) -> Tensor:
-    return images.permute(0, 3, 1, 2)
+    def _held_rows(self, domain: Domain, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Rows of a domain on the device, channels last."""
+        images, labels = self._held[id(domain)]
+        there = torch.from_numpy(rows).to(self.device, non_blocking=True)
+        return images[there], labels[there]

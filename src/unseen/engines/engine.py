@@ -5,23 +5,11 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from unseen.engines.cohort import Answering, RoundCohort
-from unseen.runs.memory import Versions
+from unseen.runs.memory import Memories
 from unseen.runs.traffic import Traffic
 from unseen.scoring import Model, Scores
 
-__all__ = ["Engine", "Memories"]
-
-
-class Memories(Protocol):
-    """The clients' memories, wherever they lie: which version of each counts."""
-
-    versions: Versions
-
-    def holds(self, file: str) -> bool:
-        """Whether a version can still be recalled."""
-
-    def sweep(self, *keep: Versions) -> None:
-        """Forget every version that neither counts now nor is named here."""
+__all__ = ["Engine"]
 
 
 class Engine(Answering, Protocol):

@@ -1,23 +1,15 @@
-"""Messages between a process and its worker over a pipe: a JSON header, then bytes. Nothing is pickled."""
+"""Messages between two processes over a pipe: a JSON header, then bytes. Nothing is pickled."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import IO, Any
 
-__all__ = ["answer_stream", "read_frame", "start_process", "write_frame"]
-
-
-def start_process(module: str, threads: int) -> subprocess.Popen[bytes]:
-    """`python -m module` with pipes to it, for so many threads."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-m", module]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603
+__all__ = ["answer_stream", "read_frame", "write_frame"]
 
 
 def answer_stream() -> IO[bytes]:
@@ -41,11 +33,12 @@ def write_frame(stream: IO[bytes], header: Mapping[str, Any], body: bytes = b"")
 
 def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytes]:
     """One message; EOFError when the other side has gone."""
-    size = stream.read(4)
-    if len(size) < 4:
+    header = json.loads(_whole(stream, int.from_bytes(_whole(stream, 4), "little")))
+    return header, _whole(stream, header["body"])
+
+
+def _whole(stream: IO[bytes], size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
         raise EOFError
-    header = json.loads(stream.read(int.from_bytes(size, "little")))
-    body = stream.read(header["body"])
-    if len(body) < header["body"]:
-        raise EOFError
-    return header, body
+    return data

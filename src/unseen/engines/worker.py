@@ -18,7 +18,7 @@ from unseen.world import build_world
 __all__ = ["main"]
 
 
-class _Desk:
+class _WorkerState:
     """What a worker holds between questions: the world it works in and the payload it was last sent."""
 
     def __init__(self) -> None:
@@ -43,14 +43,14 @@ class _Desk:
 
 def main() -> None:
     answers = answer_stream()
-    desk = _Desk()
+    state = _WorkerState()
     while True:
         try:
             header, body = read_frame(sys.stdin.buffer)
         except EOFError:
             return
         try:
-            write_frame(answers, *desk.answer(header, body))
+            write_frame(answers, *state.answer(header, body))
         except BrokenPipeError:
             return
         except BadInput as bad:

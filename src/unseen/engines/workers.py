@@ -6,15 +6,13 @@ on its standard streams (a JSON header, then payload bytes; nothing is pickled).
 
 from __future__ import annotations
 
-import contextlib
 import queue
-import subprocess
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from unseen.engines.frames import read_frame, start_process, write_frame
+from unseen.engines.child import ChildEnded, ChildProcess
 from unseen.engines.tasks import Place
 from unseen.errors import BadInput, ClientFailed
 from unseen.experiment import Experiment
@@ -26,18 +24,15 @@ __all__ = ["Workers"]
 
 class _Worker:
     def __init__(self, threads: int) -> None:
-        self.process = start_process("unseen.engines.worker", threads)
+        self.process = ChildProcess("unseen.engines.worker", threads=threads)
         self.experiment: dict[str, Any] | None = None
         self.down: tuple[str, Place] | None = None  # what question's common payload it still holds
 
     def call(self, header: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
-        assert self.process.stdin is not None and self.process.stdout is not None
         try:
-            write_frame(self.process.stdin, header, body)
-            reply, content = read_frame(self.process.stdout)
-        except (EOFError, BrokenPipeError) as error:
-            code = self.process.wait()
-            raise ClientFailed(f"a worker process ended (exit code {code}), perhaps for want of memory; try fewer workers") from error
+            reply, content = self.process.call(header, body)
+        except ChildEnded as ended:
+            raise ClientFailed(f"a worker process ended (exit code {ended.code}), perhaps for want of memory; try fewer workers") from ended
         if "bad_input" in reply:
             raise BadInput(reply["bad_input"])
         if "os_error" in reply:
@@ -45,18 +40,6 @@ class _Worker:
         if "failed" in reply:
             raise ClientFailed(f"{reply['failed']}\n\nIn the worker:\n{reply['traceback']}")
         return reply, content
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, OSError):
-            self.process.stdin.close()
-        try:
-            self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
 
 
 class Workers:
@@ -79,7 +62,7 @@ class Workers:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
-            worker.close()
+            worker.process.stop()
 
     def run(
         self, experiment: Experiment, path: str, downs: Mapping[str, Payload], place: Place, memory: MemoryStore, shared: bool

@@ -120,7 +120,7 @@ def _pack(file: Path, contents: dict[str, bytes]) -> None:
 
 def _refuse_names(server: str, clients: Sequence[str], port: int, days: int) -> None:
     problems = [
-        f"client {c!r}; a name has messages, digits, '.', '_' and '-', and begins with one of the first two"
+        f"client {c!r}; a name has letters, digits, '.', '_' and '-', and begins with one of the first two"
         for c in clients
         if not _NAME.fullmatch(c)
     ]

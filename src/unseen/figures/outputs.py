@@ -36,9 +36,7 @@ def drawn(domain: Domain, most: int, seed: int = 0) -> Samples:
 
 def normalised(run: FinishedRun, images: Tensor) -> Tensor:
     """Bytes as the network takes them."""
-    pixels = run.world.dataset.pixels
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (pixels.mean, pixels.std))
-    return (images.float() / 255 - mean) / std
+    return run.world.dataset.pixels.normalised(images.float() / 255)
 
 
 def look(run: FinishedRun, samples: Samples) -> Seen:

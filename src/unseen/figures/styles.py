@@ -36,10 +36,8 @@ def gap(run: FinishedRun) -> Figure:
 
 
 def _pixels(run: FinishedRun, x: Tensor) -> NDArray[np.float64]:
-    """Normalised images back to 0 to 1."""
-    pixels = run.world.dataset.pixels
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (pixels.mean, pixels.std))
-    return (x * std + mean).clamp(0, 1).numpy()
+    """A network's input as pictures show it."""
+    return run.world.dataset.pixels.restored(x).clamp(0, 1).numpy()
 
 
 def generated(run: FinishedRun, images: int = 3) -> Figure:

@@ -15,9 +15,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import safetensors.torch
+from filelock import FileLock, Timeout
 
 from unseen.codec import CodecError, decode, encode, notes_in
 from unseen.errors import BadInput
@@ -59,7 +60,7 @@ class RunFolder:
         self.checkpoint, self.previous = path / "checkpoint.safetensors", path / "checkpoint.previous.safetensors"
         self.model, self.best = path / "model.safetensors", path / "best.safetensors"
         self.memory = path / "memory"
-        self._lock: TextIO | None = None
+        self._lock = FileLock(path / ".lock", timeout=0)
 
     def claim(self, run: Mapping[str, Any], resume: bool) -> bool:
         """Take the folder for this run. True if it held the run already. Nothing is written before all is known to be well."""
@@ -77,27 +78,16 @@ class RunFolder:
             _refuse_another_run(there, run, self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._take_lock()
+            self._lock.acquire()
             write_atomically(self.path / "run.json", json.dumps(run, indent=1) + "\n")
+        except Timeout as error:
+            raise BadInput(f"another process is working in {self.path}; wait for it, or choose another --out") from error
         except PermissionError as error:
             raise BadInput(f"{self.path} cannot be written ({error.strerror}); choose another --out") from error
         return there is not None
 
-    def _take_lock(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # not on this platform
-            return
-        self._lock = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise BadInput(f"another process is working in {self.path}; wait for it, or choose another --out") from error
-
     def release(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.release()
 
     def restore(self, state_type: type, say: Any, holds: Callable[[str], bool]) -> Checkpoint | None:
         """The newest checkpoint that can be read, that the records reach and whose memories are held; later lines are taken back."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -16,19 +17,43 @@ from unseen.codec import decode, encode
 from unseen.files import write_atomically
 from unseen.payload import Memory
 
-__all__ = ["FILE_OF_MEMORY", "MemoryStore", "Versions"]
+__all__ = ["FILE_OF_MEMORY", "Memories", "MemoryStore", "Versions"]
 
 M = TypeVar("M", bound=Memory)
 FILE_OF_MEMORY = re.compile(r"[0-9a-f]{20}/[A-Za-z_][A-Za-z0-9_]{0,80}\.[0-9]{6}-[0-9-]{3}\.safetensors")  # below the store's folder
 Versions = dict[str, dict[str, str]]  # client -> kind -> file, relative to the store
 
 
-class MemoryStore:
-    """The clients' memories of one run."""
+class Memories(ABC):
+    """The clients' memories of one run, wherever they lie: which version of each counts."""
+
+    def __init__(self) -> None:
+        self.versions: Versions = {}
+
+    def commit(self, client: str, staged: Mapping[str, str]) -> None:
+        """From now on these versions of a client's memories count."""
+        if staged:
+            self.versions = {**self.versions, client: {**self.versions.get(client, {}), **staged}}
+
+    @abstractmethod
+    def holds(self, file: str) -> bool:
+        """Whether a version can still be recalled."""
+
+    @abstractmethod
+    def sweep(self, *keep: Versions) -> None:
+        """Forget every version that neither counts now nor is named here."""
+
+    def named(self, *keep: Versions) -> set[str]:
+        """The files that count now or that `keep` names."""
+        return {file for versions in (self.versions, *keep) for kinds in versions.values() for file in kinds.values()}
+
+
+class MemoryStore(Memories):
+    """Memories in a folder of this machine."""
 
     def __init__(self, root: Path) -> None:
+        super().__init__()
         self.root = root
-        self.versions: Versions = {}
 
     def recall(self, client: str, kind: type[M]) -> M | None:
         file = self.versions.get(client, {}).get(kind.__name__)
@@ -42,16 +67,11 @@ class MemoryStore:
         write_atomically(self.root / file, encode(memory))
         return file
 
-    def commit(self, client: str, staged: Mapping[str, str]) -> None:
-        if staged:
-            self.versions = {**self.versions, client: {**self.versions.get(client, {}), **staged}}
-
     def holds(self, file: str) -> bool:
         return (self.root / file).exists()
 
     def sweep(self, *keep: Versions) -> None:
-        """Delete every version that none of these checkpoints names."""
-        named = {file for versions in (self.versions, *keep) for kinds in versions.values() for file in kinds.values()}
+        named = self.named(*keep)
         if self.root.exists():
             for path in self.root.glob("*/*.safetensors"):
                 if path.relative_to(self.root).as_posix() not in named:

@@ -52,7 +52,7 @@ def test_the_bits_of_the_in_process_engine_and_kills(federation: Loopback, tmp_p
     federation.start("driver", "run", *broken, "--out", tmp_path / "broken", *patient, *federation.between)
     federation.until("driver", "round 1/4")
     federation.kill("serve", "superlink")  # in the middle of round 2
-    federation.kill("textured", "federation.worker")
+    federation.kill("textured", "site.process")
     federation.until("driver", "round 2/4")
     federation.kill("driver")
     federation.kill("plain", "supernode")

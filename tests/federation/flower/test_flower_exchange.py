@@ -12,11 +12,11 @@ from flwr.app import Error
 from flwr.common.constant import ErrorCode
 
 from unseen.federation.flower import link as link_module
-from unseen.federation.flower.link import _Exchange
+from unseen.federation.flower.link import _RoundTrip
 from unseen.federation.flower.records import COULD_NOT_ANSWER, to_records
 from unseen.federation.messages import SignedMessage
 
-LETTER = SignedMessage("{}", b"payload", b"signature")
+MESSAGE = SignedMessage("{}", b"payload", b"signature")
 
 
 class Reply:
@@ -36,7 +36,7 @@ class Link:
         self.given, self.sent, self.nodes = iter(replies), 0, nodes
 
     def send(self, node: int, message: SignedMessage, seconds: float) -> str:
-        assert (node, message) == (7, LETTER)
+        assert (node, message) == (7, MESSAGE)
         self.sent += 1
         return str(self.sent)
 
@@ -46,7 +46,7 @@ class Link:
 
 
 def outcome(link: Any, seconds: float = 5.0) -> list[tuple[str, SignedMessage | str]]:
-    exchange, came = _Exchange({"a": LETTER}, {"a": b"key"}, seconds), list[tuple[str, SignedMessage | str]]()
+    exchange, came = _RoundTrip({"a": MESSAGE}, {"a": b"key"}, seconds), list[tuple[str, SignedMessage | str]]()
     while not exchange.over:
         came += exchange.go_on(link)
     return [*came, *exchange.late()]
@@ -59,14 +59,14 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_was_lost_on_the_way_is_asked_again() -> None:
     away = Reply(error=Error(code=ErrorCode.NODE_UNAVAILABLE, reason="lost"))
-    link = Link([None, away, Reply(to_records(LETTER))])
-    assert outcome(link) == [("a", LETTER)] and link.sent == 3
+    link = Link([None, away, Reply(to_records(MESSAGE))])
+    assert outcome(link) == [("a", MESSAGE)] and link.sent == 3
 
 
 def test_what_a_site_cannot_answer_is_not_asked_again() -> None:
-    link = Link([Reply(error=Error(code=COULD_NOT_ANSWER, reason="the worker ended"))])
-    assert outcome(link) == [("a", "failed by the site: its worker ended")] and link.sent == 1
-    assert outcome(Link([Reply({})])) == [("a", "the answer is no message")]
+    link = Link([Reply(error=Error(code=COULD_NOT_ANSWER, reason="the process ended"))])
+    assert outcome(link) == [("a", "failed by the site: its process ended")] and link.sent == 1
+    assert outcome(Link([Reply({})])) == [("a", "the answer cannot be read")]
 
 
 def test_a_site_that_is_away_or_late() -> None:
@@ -80,5 +80,5 @@ def test_a_site_that_connected_anew_is_asked_anew() -> None:
     """Its question was lost with the process that was asked."""
     times = iter(["then", "then", "now"])
     link = Link([], lambda: {b"key": (7, next(times, "now"))})
-    link.replies = lambda numbers, until: iter([("2", Reply(to_records(LETTER)))] if "2" in numbers else [])  # type: ignore[method-assign]
-    assert outcome(link) == [("a", LETTER)] and link.sent == 2
+    link.replies = lambda numbers, until: iter([("2", Reply(to_records(MESSAGE)))] if "2" in numbers else [])  # type: ignore[method-assign]
+    assert outcome(link) == [("a", MESSAGE)] and link.sent == 2

@@ -132,7 +132,7 @@ def make_images(root: Path) -> None:
 
 
 @pytest.fixture
-def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Loopback, Proxy]]:
+def federation_and_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Loopback, Proxy]]:
     """Three sites and a target, each with a folder of its own; the one in the north behind a network that can be cut."""
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
     make_images(tmp_path / "all")
@@ -188,8 +188,8 @@ def own_kit(federation: Path, folder: Path, **files: bytes) -> Path:
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks processes up in /proc")
-def test_intruders_stay_out_and_faults_do_not_end_a_run(federation: tuple[Loopback, Proxy], tmp_path: Path) -> None:
-    federation, proxy = federation
+def test_intruders_stay_out_and_faults_do_not_end_a_run(federation_and_proxy: tuple[Loopback, Proxy], tmp_path: Path) -> None:
+    federation, proxy = federation_and_proxy
     _intruders_stay_out(federation, tmp_path)
 
     unseen(
@@ -249,9 +249,9 @@ def _intruders_stay_out(federation: Loopback, tmp_path: Path) -> None:
 
 def _late(federation: Loopback, run: Path, done: int) -> int:
     """A site that works longer than the deadline: left out of that round, its answer does not count, and it is back in the next."""
-    worker = federation.child("west", "federation.worker")
-    os.kill(worker, signal.SIGSTOP)
-    done = until_record_or_scoring(run, "west", done, lambda: os.kill(worker, signal.SIGCONT))
+    process = federation.child("west", "site.process")
+    os.kill(process, signal.SIGSTOP)
+    done = until_record_or_scoring(run, "west", done, lambda: os.kill(process, signal.SIGCONT))
     return until_record(run, whole, done)
 
 
@@ -264,11 +264,11 @@ def until_record_or_scoring(run: Path, site: str, after: int, let_go: Callable[[
 
 def _full_disk(federation: Loopback, run: Path, done: int) -> int:
     """The kernel takes no more bytes into any file of the site, as on a full disk; then it does again."""
-    worker = federation.child("south", "federation.worker")
-    before = resource.prlimit(worker, resource.RLIMIT_FSIZE)
-    resource.prlimit(worker, resource.RLIMIT_FSIZE, (0, before[1]))
+    process = federation.child("south", "site.process")
+    before = resource.prlimit(process, resource.RLIMIT_FSIZE)
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (0, before[1]))
     done = until_record(run, left_out("south", "failed by the site: the disk: File too large"), done)
-    resource.prlimit(worker, resource.RLIMIT_FSIZE, before)
+    resource.prlimit(process, resource.RLIMIT_FSIZE, before)
     return until_record(run, whole, done)
 
 
@@ -310,6 +310,6 @@ def _replayed(federation: Loopback, tmp_path: Path, done: int) -> None:
     kit, folder = federation.path / "kits/west.kit", tmp_path / "site-west"
     site = Site(str(kit), str(folder), f"folder:{tmp_path / 'data/west'}", size=16, device="cpu")
     with (tmp_path / "west.log").open("ab") as log:
-        hostile = [sys.executable, str(Path(__file__).parents[1] / "replaying_site.py"), json.dumps(asdict(site))]
+        hostile = [sys.executable, str(Path(__file__).parents[2] / "replaying_site.py"), json.dumps(asdict(site))]
         federation.processes["west"] = subprocess.Popen(hostile, stdout=log, stderr=log, cwd=tmp_path)
     until_record(tmp_path / "long", left_out("west", "train: an answer to another question"), done)

@@ -22,11 +22,10 @@ from torch import Tensor
 
 from unseen.data.domain import Domain, DomainDataset, Pixels
 from unseen.errors import BadInput
-from unseen.networks.base import TaskNet
 from unseen.ops.style import gram, style_gap
 from unseen.randomness import generator
 
-__all__ = ["Features", "gap_matrix", "network_features", "picture", "random_features", "render", "style_of"]
+__all__ = ["Features", "gap_matrix", "picture", "random_features", "render", "style_of"]
 
 Features = Callable[[Tensor], Tensor]  # images, normalised as a network sees them, to maps [n, channels, height, width]
 _KERNELS = (3, 5, 7, 11)  # pixels
@@ -60,11 +59,10 @@ def gap_matrix(
 def style_of(domain: Domain, pixels: Pixels, features: Features, *, per_domain: int, seed: int) -> Tensor:
     """The mean Gram matrix (float64) of at most `per_domain` images, drawn without replacement."""
     order = torch.randperm(len(domain), generator=generator(seed, "gap", domain.name))[:per_domain].sort().values
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (pixels.mean, pixels.std))
     total = torch.zeros((), dtype=torch.float64)
     for rows in torch.split(order, _CHUNK):
         images = torch.from_numpy(np.ascontiguousarray(domain.images[rows.numpy()])).float() / 255
-        total = total + gram(features((images - mean) / std)).double().sum(0)
+        total = total + gram(features(pixels.normalised(images))).double().sum(0)
     return total / len(order)
 
 
@@ -85,12 +83,6 @@ def random_features(channels: int, seed: int = 0) -> Features:
         return torch.cat(responses, dim=1).abs_()
 
     return features
-
-
-def network_features(net: TaskNet) -> Features:
-    """The finest feature maps of a network, such as a trained or pretrained one, in evaluation mode."""
-    net.eval()
-    return lambda images: net(images, full=True).maps[-1]
 
 
 def render(console: Console, names: Sequence[str], gaps: Tensor) -> None:

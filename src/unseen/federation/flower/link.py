@@ -56,8 +56,8 @@ dependencies = []
 [tool.flwr.app]
 publisher = "unseen"
 [tool.flwr.app.components]
-serverapp = "unseen_letters.nothing:app"
-clientapp = "unseen_letters.nothing:app"
+serverapp = "unseen_messages.nothing:app"
+clientapp = "unseen_messages.nothing:app"
 [tool.flwr.app.config]
 """
 _POLL, _LOOK_AROUND, _HEARTBEAT = 0.1, 2.0, 10.0  # seconds
@@ -109,7 +109,7 @@ class _Link:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _start(self) -> int:
-        fab, _ = build_fab_from_files({"pyproject.toml": _APP.encode(), "unseen_letters/nothing.py": b"# nothing\n"})
+        fab, _ = build_fab_from_files({"pyproject.toml": _APP.encode(), "unseen_messages/nothing.py": b"# nothing\n"})
         control = _control(self._federation, self._address)
         try:
             request = StartRunRequest(fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab))
@@ -196,7 +196,7 @@ class FlowerCarrier:
         self._link: _Link | None = None
 
     def exchange(self, messages: Mapping[str, SignedMessage], seconds: float) -> Iterator[tuple[str, SignedMessage | str]]:
-        round_trip = _Exchange(messages, self._keys, seconds)
+        round_trip = _RoundTrip(messages, self._keys, seconds)
         while not round_trip.over:
             try:
                 self._link = self._link or _Link(self._federation, self._address)
@@ -220,7 +220,7 @@ class FlowerCarrier:
             self._link = None
 
 
-class _Exchange:
+class _RoundTrip:
     """One question to several sites, until each answered or the time is up."""
 
     def __init__(self, messages: Mapping[str, SignedMessage], keys: Mapping[str, bytes], seconds: float) -> None:
@@ -276,9 +276,9 @@ class _Exchange:
 
 
 def _outcome(message: Any) -> SignedMessage | str | None:
-    """The message in a reply, or why there is none; None if the site or its reply was lost on the way."""
+    """The answer in a reply, or why there is none; None if the site or its reply was lost on the way."""
     if message is None:
         return None
     if message.has_error():
-        return "failed by the site: its worker ended" if message.error.code == COULD_NOT_ANSWER else None
-    return from_records(message.content) or "the answer is no message"
+        return "failed by the site: its process ended" if message.error.code == COULD_NOT_ANSWER else None
+    return from_records(message.content) or "the answer cannot be read"

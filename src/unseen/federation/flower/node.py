@@ -1,7 +1,7 @@
 """A site's way to the server: a SuperNode, whose tasks this process takes up itself.
 
 In process isolation a SuperNode leaves it to others to run a ClientApp. Here nothing that came over the network is run: the app
-of a run is never unpacked, and the messages in its messages go to the site's own worker.
+of a run is never unpacked, and the questions in its messages go to the site's own process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
-from unseen.errors import WorkerLost
+from unseen.errors import SiteProcessLost
 from unseen.federation.flower.processes import FlowerProcess
 from unseen.federation.flower.records import COULD_NOT_ANSWER, from_records, to_records
 from unseen.federation.keys import write_secret
@@ -48,7 +48,7 @@ Answer = Callable[[SignedMessage], SignedMessage]
 
 
 class Node:
-    """A connected site: brings each message to `answer` and takes the answer back."""
+    """A connected site: brings each question to `answer` and takes the answer back."""
 
     def __init__(self, kit: Kit, server: str | None, say: Callable[[str], None]) -> None:
         self._say = say
@@ -62,7 +62,7 @@ class Node:
         self._process = FlowerProcess("supernode", _arguments(kit, server or kit.server, self._address, home), home)
 
     def serve(self, answer: Answer) -> None:
-        """Answer messages until interrupted. A SuperNode that ends is started again; a lost server is its affair."""
+        """Answer questions until interrupted. A SuperNode that ends is started again, and connects again to a server that was lost."""
         protected = {"/flwr.proto.Runtime/AcquireTask"}
         taker = self._client(SuperExecAuthHttpInterceptor(master_secret=self._secret, protected_methods=protected))
         request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
@@ -100,14 +100,14 @@ class Node:
             client.close()
 
     def _reply(self, message: Any, answer: Answer) -> Any:
-        message = None if message.has_error() else from_records(message.content)
-        if message is None:
-            return Message(Error(code=COULD_NOT_ANSWER, reason="not a message"), reply_to=message)
+        question = None if message.has_error() else from_records(message.content)
+        if question is None:
+            return Message(Error(code=COULD_NOT_ANSWER, reason="not a question"), reply_to=message)
         try:
-            return Message(to_records(answer(message)), reply_to=message)
-        except WorkerLost as lost:
+            return Message(to_records(answer(question)), reply_to=message)
+        except SiteProcessLost as lost:
             self._say(str(lost))
-            return Message(Error(code=COULD_NOT_ANSWER, reason="the worker ended"), reply_to=message)
+            return Message(Error(code=COULD_NOT_ANSWER, reason="the process ended"), reply_to=message)
 
     def _client(self, interceptor: Any) -> Any:
         version = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")

@@ -13,13 +13,14 @@ import functools
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from unseen.engines.child import ChildProcess
 
 __all__ = ["FlowerProcess", "main"]
 
@@ -35,16 +36,16 @@ class FlowerProcess:
     """A SuperLink or SuperNode, started again whenever it ends, until it is closed."""
 
     def __init__(self, what: str, arguments: Sequence[str], home: Path) -> None:
-        self._command = [sys.executable, "-m", "unseen.federation.flower.processes", what, *arguments]
+        self._arguments = (what, *arguments)
         self._home = home
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._pause, self._not_before = 1.0, 0.0
         self.log = home / f"{what}.log"
 
     def keep_alive(self) -> str | None:
         """Start the process if it is not running. Returns why it ended, as far as its log tells, or None if it had not."""
         ended = None
-        if self._process is not None and self._process.poll() is not None:
+        if self._process is not None and not self._process.alive:
             ended, self._process = self.last_words(), None
             self._not_before = time.monotonic() + self._pause
             self._pause = min(_MOST_PAUSE, 2 * self._pause)
@@ -55,15 +56,8 @@ class FlowerProcess:
     def _start(self) -> None:
         self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
         quiet = {"FLWR_HOME": str(self._home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
-        handle = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(handle, "ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **quiet}
-            )
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+        module = "unseen.federation.flower.processes"
+        self._process = ChildProcess(module, *self._arguments, pipes=False, environment=quiet, log=self.log)
 
     def last_words(self) -> str:
         """The last complaint in the log."""
@@ -75,15 +69,9 @@ class FlowerProcess:
         return ""
 
     def close(self) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(timeout=_GRACE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
 
 
 class _QuickClock:

@@ -1,4 +1,4 @@
-"""Messages as Flower messages: the payload as one array of bytes (Flower cuts arrays into pieces), the rest beside it."""
+"""Signed messages inside Flower's: the payload as one array of bytes (Flower cuts arrays into pieces), the rest beside it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def to_records(signed: SignedMessage) -> Any:
 
 
 def from_records(records: Any) -> SignedMessage | None:
-    """The message in a message, or None if it holds none. The bytes of the array are taken as they are, never unpickled."""
+    """The signed message in the records of one of Flower's, or None. The bytes of the array are taken as they are, never unpickled."""
     try:
         header, signature = records["message"]["header"], records["message"]["signature"]
         payload = records["payload"]["bytes"].data

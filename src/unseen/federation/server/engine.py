@@ -1,11 +1,11 @@
-"""The engine between machines: it asks the sites by message, and counts an answer only after every check."""
+"""The engine between machines: it asks the sites in signed messages, and counts an answer only after every check."""
 
 from __future__ import annotations
 
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -21,7 +21,7 @@ from unseen.federation.messages import Message, SignedMessage, open_message, sig
 from unseen.files import write_atomically
 from unseen.method import Refused, task_types
 from unseen.payload import Payload
-from unseen.runs.memory import FILE_OF_MEMORY, Versions
+from unseen.runs.memory import FILE_OF_MEMORY, Memories, Versions
 from unseen.runs.traffic import Traffic
 from unseen.scoring import Model, Scores
 from unseen.world import World
@@ -47,29 +47,25 @@ class Terms:
     most_bytes: int = 2**31 - 1  # of one answer
 
 
-@dataclass
-class SiteMemories:
+class SiteMemories(Memories):
     """The sites keep their memories; the server keeps which version counts, and what must not be thrown away."""
 
-    versions: Versions = field(default_factory=dict)
-    keep: set[str] = field(default_factory=set)
-
-    def commit(self, client: str, staged: Mapping[str, str]) -> None:
-        if staged:
-            self.versions = {**self.versions, client: {**self.versions.get(client, {}), **staged}}
+    def __init__(self) -> None:
+        super().__init__()
+        self.keep: set[str] = set()
 
     def holds(self, file: str) -> bool:
         return True  # a site that lost it says so when it is asked
 
     def sweep(self, *keep: Versions) -> None:
-        self.keep = {file for versions in (self.versions, *keep) for kinds in versions.values() for file in kinds.values()}
+        self.keep = self.named(*keep)
 
 
 class Exchange:
     """Signed questions to the sites of one federation, and their answers, each opened once and only if it fits the question."""
 
     def __init__(self, federation: Federation, carrier: Carrier, terms: Terms) -> None:
-        self._federation, self._post, self._terms = federation, carrier, terms
+        self._federation, self._carrier, self._terms = federation, carrier, terms
         self._key = federation.signing
 
     def ask(self, questions: Mapping[str, Message]) -> Iterator[tuple[str, Message | Refused]]:
@@ -78,7 +74,7 @@ class Exchange:
         for client, question in questions.items():
             asked[client] = {**question.header, "federation": self._federation.id, "to": client, "nonce": secrets.token_hex(16)}
             signed[client] = sign(Message(asked[client], question.payload), self._key, "question")
-        for client, reply in self._post.exchange(signed, self._terms.deadline):
+        for client, reply in self._carrier.exchange(signed, self._terms.deadline):
             yield client, self._opened(client, asked[client], reply)
 
     def _opened(self, client: str, question: Mapping[str, Any], reply: SignedMessage | str) -> Message | Refused:
@@ -131,11 +127,11 @@ class FederationEngine:
     """Answers a method's questions with the sites of a federation."""
 
     def __init__(
-        self, world: World, schema: dict[str, Any], cards: Mapping[str, SiteCard], messages: Exchange, terms: Terms, folder: Path
+        self, world: World, schema: dict[str, Any], cards: Mapping[str, SiteCard], exchange: Exchange, terms: Terms, folder: Path
     ) -> None:
         self.world, self.memory = world, SiteMemories()
-        self._schema, self._cards, self._letters, self._terms = schema, cards, messages, terms
-        self._run, self._tray = _name_of_run(folder), folder / "answers"
+        self._schema, self._cards, self._exchange, self._terms = schema, cards, exchange, terms
+        self._run, self._waiting = _name_of_run(folder), folder / "answers"
         self._checker = Checker(world)
         self._spent: dict[str, float] = {}
 
@@ -159,9 +155,9 @@ class FederationEngine:
                 raise TypeError(f"{path} takes a {down_type.__name__}; it was asked with a {type(down).__name__}")
         common = next(iter(downs.values())).to_bytes() if shared and downs else b""
         questions = {name: Message(self._header(name, path, place), common or downs[name].to_bytes()) for name in sorted(downs)}
-        with AnswerFiles(self._tray) as answer_files:
+        with AnswerFiles(self._waiting) as answer_files:
             arrived: dict[str, Arrived | Refused] = {}
-            for name, reply in self._letters.ask(questions):
+            for name, reply in self._exchange.ask(questions):
                 arrived[name] = self._checked(name, reply, up_type, downs[name], answer_files)
             outlines = {name: answer.outline for name, answer in arrived.items() if not isinstance(answer, Refused)}
             arrived |= {name: Refused(reason) for name, reason in odd_ones_out(outlines).items()}
@@ -173,7 +169,9 @@ class FederationEngine:
                 self.memory.commit(name, answer.staged)
                 if answer.epsilon is not None:
                     self._spent[name] = answer.epsilon
-                yield name, cast(U, read_answer(up_type, answer.file.read_bytes()))
+                # It was checked before it was written here, so its bytes need only be decoded. To keep the decoded answers instead
+                # would put every site's model in memory at once.
+                yield name, cast(U, up_type.from_bytes(answer.file.read_bytes()))
 
     def _refuse_too_few(self, path: str, place: Place, arrived: Mapping[str, Arrived | Refused]) -> None:
         refused = {name: answer.reason for name, answer in sorted(arrived.items()) if isinstance(answer, Refused)}
@@ -229,21 +227,21 @@ class FederatedRun:
     world: World
     _schema: dict[str, Any]
     _cards: Mapping[str, SiteCard]
-    _letters: Exchange
+    _exchange: Exchange
     _terms: Terms
 
     def engine(self, run: Path) -> FederationEngine:
-        return FederationEngine(self.world, self._schema, self._cards, self._letters, self._terms, run)
+        return FederationEngine(self.world, self._schema, self._cards, self._exchange, self._terms, run)
 
 
 def federate(experiment: Experiment, federation: Federation, carrier: Carrier, terms: Terms, say: Callable[[str], None]) -> FederatedRun:
     """Ask the sites who they are, and make the run's world of their cards."""
     if experiment.partition != "per-domain" or experiment.protocol != "leave-one-domain-out" or experiment.held_out:
         raise BadInput("between machines every site is a client: partition, protocol and held_out cannot be chosen")
-    messages = Exchange(federation, carrier, terms)
+    exchange = Exchange(federation, carrier, terms)
     hello = {"run": "", "task": "hello", "seed": experiment.seed, "validation": experiment.validation}
     say(f"asking {', '.join(federation.clients)} whether they take part")
-    replies = dict(sorted(messages.ask({client: Message(hello) for client in federation.clients})))
+    replies = dict(sorted(exchange.ask({client: Message(hello) for client in federation.clients})))
     cards: dict[str, SiteCard] = {}
     for client, reply in replies.items():
         try:
@@ -254,7 +252,7 @@ def federate(experiment: Experiment, federation: Federation, carrier: Carrier, t
     cards = {name: card for name, card in cards.items() if card["evaluates"] or wanted is None or name in wanted}
     _refuse_unfit(experiment, cards, wanted, terms)
     schema = agree(str(experiment.data), cards)
-    return FederatedRun(server_world(experiment, schema, cards), schema, cards, messages, terms)
+    return FederatedRun(server_world(experiment, schema, cards), schema, cards, exchange, terms)
 
 
 def _refuse_unfit(experiment: Experiment, cards: Mapping[str, SiteCard], wanted: set[str] | None, terms: Terms) -> None:

@@ -1,4 +1,4 @@
-"""The worker of a site: holds data, networks and keys in memory, and answers messages on its standard streams.
+"""The process of a site that does the work: holds data, networks and keys in memory, and answers messages on its standard streams.
 
 `python -m unseen.federation.site.process`. The process that talks to the network never sees the data; this one never sees the network.
 """
