@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from unseen.payload import Payload as Payload
     from unseen.payload import State as State
     from unseen.payload import carries as carries
+    from unseen.settings import group as group
     from unseen.settings import hyper as hyper
     from unseen.state import state_of as state_of
     from unseen.task import Classification as Classification
@@ -50,7 +51,7 @@ _HOMES = {
     "unseen.ops.averaging": ("mean",),
     "unseen.payload": ("Memory", "Nothing", "Payload", "State", "carries"),
     "unseen.training": ("Result", "run"),
-    "unseen.settings": ("hyper",),
+    "unseen.settings": ("group", "hyper"),
     "unseen.state": ("state_of",),
     "unseen.task": ("Classification", "Segmentation"),
 }

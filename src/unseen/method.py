@@ -69,12 +69,14 @@ class Replies(Generic[U]):
         self._stream = stream
         self._done = False
         self._missing: dict[str, str] = {}
+        self.replied = 0  # how many usable answers were read so far
 
     def items(self) -> Iterator[tuple[str, U]]:
         for name, answer in self._stream:
             if isinstance(answer, Refused):
                 self._missing[name] = answer.reason
             else:
+                self.replied += 1
                 yield name, answer
         self._done = True
 
@@ -169,6 +171,10 @@ class Method(Configured, ABC, Generic[S]):
                     raise TypeError(f"{cls.__name__} keeps {state} at the server; expected Method[...] with a frozen dataclass")
                 refuse_unstorable(state, state.__name__)
                 cls.server_state = state
+
+    def network(self, name: str) -> str:
+        """The task network by name, as this method needs it: with a hidden layer, say (`with_option`)."""
+        return name
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
         """Networks beside the task network, by role (a generator, a pretrained encoder): by default those of the method's parts."""

@@ -227,7 +227,7 @@ def describe(world: World, between_sites: bool = False) -> dict[str, Any]:
         "between_sites": between_sites,
         "clients": {name: _held(holding, dataset.task, between_sites) for name, holding in sorted(world.holdings.items())},
         "model": {  # enough to load it where the data are not at hand
-            "network": experiment.network or dataset.network,
+            "network": world.network,
             "labels": list(dataset.task.labels),
             "channels": dataset.channels,
             "size": list(dataset.size),
@@ -255,7 +255,7 @@ def about_model(world: World, number: int) -> dict[str, str]:
     """What a model file says of itself."""
     experiment = world.experiment
     return {
-        "network": experiment.network or world.dataset.network,
+        "network": world.network,
         "data": world.dataset.name,
         "task": world.dataset.task.name,
         "method": experiment.name,

@@ -21,6 +21,7 @@ from unseen.experiment import Experiment
 from unseen.method import Shapes, Surroundings
 from unseen.networks import build_network
 from unseen.networks.base import TaskNet
+from unseen.networks.pretrained import Pretrained
 from unseen.randomness import seeded_block
 from unseen.state import Entries, State, entries_of, state_of
 
@@ -40,6 +41,11 @@ class World:
     augment: Augment
     device: torch.device
     _entries: dict[str, Entries] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def network(self) -> str:
+        """The task network by name, as the method needs it."""
+        return self.experiment.method.network(self.experiment.network or self.dataset.network)
 
     @property
     def clients(self) -> list[str]:
@@ -87,7 +93,7 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
         able = ", ".join(method.tasks)
         raise BadInput(f"{experiment.name} does {able}; {dataset.name} is a data set for {dataset.task.name}")
     make = functools.partial(_task_net, experiment, dataset, None)
-    _refuse_other_outputs(experiment.network or dataset.network, make, dataset)
+    _refuse_other_outputs(method.network(experiment.network or dataset.network), make, dataset)
     recipe = dataset.augment if experiment.augment == "auto" else choose("augmentation recipe", experiment.augment, [*RECIPES, "auto"])
     return World(
         experiment=experiment,
@@ -129,7 +135,7 @@ def _dataset(spec: str, size: int | None) -> DomainDataset:
 
 
 def _task_net(experiment: Experiment, dataset: DomainDataset, weights: str | None) -> TaskNet:
-    name = experiment.network or dataset.network
+    name = experiment.method.network(experiment.network or dataset.network)
     return build_network(name, outputs=dataset.task.outputs, channels=dataset.channels, size=dataset.size, weights=weights)
 
 
@@ -142,6 +148,9 @@ def refuse_obstacles(world: World) -> None:
     method, net = world.experiment.method, _look(world.experiment, world.builders["task"])  # type: ignore[arg-type]
     around = Surroundings(world.dataset.task.name, _shapes(world.dataset, net), net, *_counts(world.holdings))
     problems = [f"{type(method).__name__}: {obstacle}" for obstacle in method.obstacles(around)]
+    for make in world.builders.values():
+        if isinstance(make, Pretrained):
+            make.file()  # a missing file is told before round 1
     if problems:
         raise BadInput(problems)
 

@@ -179,7 +179,7 @@ def _card(run: FinishedRun, to: str, rule: str, sha256: str, styles: bool) -> Mo
         file=KINDS[to],
         kind=to,
         sha256=sha256,
-        network=world.experiment.network or dataset.network,
+        network=world.network,
         channels=dataset.channels,
         size=dataset.size,
         mean=dataset.pixels.mean,

@@ -39,6 +39,7 @@ __all__ = [
     "TwoLayerHead",
     "build_network",
     "freeze_batch_norm",
+    "with_option",
 ]
 
 Size = tuple[int, int]
@@ -188,6 +189,20 @@ def build_network(name: str, *, outputs: int, channels: int, size: Size, weights
     if weights is not None:
         load_weights(net, weights, entry.imagenet)
     return net
+
+
+def with_option(name: str, key: str, value: Any) -> str:
+    """A network's name with one more option; BadInput where the name says otherwise.
+
+    >>> with_option("resnet18:norm=frozen", "hidden", 8)
+    'resnet18:norm=frozen,hidden=8'
+    """
+    said = dict(pair.strip().split("=", 1) for pair in name.partition(":")[2].split(",") if "=" in pair)
+    if key not in said:
+        return f"{name}{',' if ':' in name else ':'}{key}={value}"
+    if settings.parse_text(said[key]) != value:
+        raise BadInput(f"network {name!r} has {key} = {said[key]}, but the method needs {value}; leave the option out")
+    return name
 
 
 def _look_up(text: str) -> tuple[Entry, Any]:

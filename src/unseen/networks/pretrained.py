@@ -4,29 +4,55 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unseen.errors import BadInput
 from unseen.networks.headed import HeadedNet
 from unseen.state import State
 
-__all__ = ["Official", "load_weights"]
+__all__ = ["Official", "Pretrained", "load_weights"]
 
 _HASH_IN_NAME = re.compile(r"-([0-9a-f]{8,64})\.(?:pth|pt|safetensors)$")
 
 
 @dataclass(frozen=True)
 class Official:
-    """A published ImageNet weight file; its name carries the beginning of its SHA-256."""
+    """A published weight file; its name carries the beginning of its SHA-256."""
 
     file: str
     where: str  # its address, or in words where it cannot be downloaded by itself
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A network that comes with its weights and is never trained: a role of a method, such as a style encoder.
+
+    Every machine of a federation finds the file itself, by its published name and hash: no message names a path.
+    """
+
+    make: Callable[[], nn.Module]
+    weights: Official | Path
+
+    def file(self) -> Path:
+        """Where the weights are; BadInput that says what to do where they are not."""
+        if isinstance(self.weights, Path):
+            return self.weights
+        return _official_file(self.weights, "pretrained weights")
+
+    def __call__(self) -> nn.Module:
+        net, file = self.make(), self.file()
+        try:
+            net.load_state_dict(_read(file))
+        except RuntimeError as error:
+            raise BadInput(f"{file} does not fit {type(net).__name__}: {_first_sentence(error)}") from error
+        return net.eval().requires_grad_(False)
 
 
 def load_weights(net: HeadedNet, weights: str | Path, official: Official | None) -> None:
@@ -41,20 +67,24 @@ def load_weights(net: HeadedNet, weights: str | Path, official: Official | None)
 
 
 def _imagenet_file(official: Official | None) -> Path:
-    """The file in torch's cache folder, downloaded there where it is missing."""
     if official is None:
         raise BadInput("there are no ImageNet weights for this network; name a file of your own, or train from scratch")
+    return _official_file(official, "ImageNet weights")
+
+
+def _official_file(official: Official, what: str) -> Path:
+    """The file in torch's cache folder, downloaded there where it is missing."""
     path = Path(torch.hub.get_dir()) / "checkpoints" / official.file
     if path.exists():
         return path
     advice = f"get {official.file} ({official.where}) and put it at {path}"
     if not official.where.startswith("https://"):
-        raise BadInput(f"ImageNet weights are not on this machine; {advice}")
+        raise BadInput(f"{what} are not on this machine; {advice}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.hub.download_url_to_file(official.where, str(path), hash_prefix=_hash_of(path.name), progress=False)
     except (OSError, RuntimeError) as error:
-        raise BadInput(f"ImageNet weights could not be downloaded ({error}); {advice}") from error
+        raise BadInput(f"{what} could not be downloaded ({error}); {advice}") from error
     return path
 
 

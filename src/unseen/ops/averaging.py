@@ -10,7 +10,7 @@ from torch import Tensor
 from unseen.errors import NoReplies
 from unseen.state import State, copy_all
 
-__all__ = ["RunningMean", "mean"]
+__all__ = ["RunningMean", "mean", "means"]
 
 
 class RunningMean:
@@ -21,16 +21,16 @@ class RunningMean:
     """
 
     def __init__(self) -> None:
-        self._first: State = {}
+        self._first: State | None = None
         self._sums: list[Tensor] = []  # of floating entries; lists of tensors take few launches on a GPU
         self._counts: State = {}
         self._total = 0.0
 
     def add(self, state: State, weight: float = 1.0) -> None:
         self._total += weight
-        if not self._first:
+        if self._first is None:
             self._first = state
-            floating = self._floating(state)
+            floating = _floating(state, state)
             self._sums = [torch.empty_like(value, dtype=torch.float64) for value in floating]
             copy_all(self._sums, floating)
             if self._sums:
@@ -40,17 +40,17 @@ class RunningMean:
         if state.keys() != self._first.keys():
             raise ValueError(f"models differ in their entries: {sorted(state.keys() ^ self._first.keys())}")
         if self._sums:
-            torch._foreach_add_(self._sums, self._floating(state), alpha=weight)
+            torch._foreach_add_(self._sums, _floating(state, self._first), alpha=weight)
         for key, count in self._counts.items():
             torch.maximum(count, state[key], out=count)
 
     @property
     def empty(self) -> bool:
-        return not self._first
+        return self._first is None
 
     def result(self) -> State:
         """The mean, in the type of the first model; NoReplies where nothing came that weighs anything. Nothing is added afterwards."""
-        if self.empty or self._total <= 0:
+        if self._first is None or self._total <= 0:
             raise NoReplies("no client gave an update that can be used, so there is nothing to average")
         if self._sums:
             torch._foreach_div_(self._sums, self._total)
@@ -58,8 +58,9 @@ class RunningMean:
         copy_all([*means.values()], self._sums)
         return {key: self._counts[key] if key in self._counts else means[key] for key in self._first}
 
-    def _floating(self, state: State) -> list[Tensor]:
-        return [state[key] for key, value in self._first.items() if value.is_floating_point()]
+
+def _floating(state: State, like: State) -> list[Tensor]:
+    return [state[key] for key, value in like.items() if value.is_floating_point()]
 
 
 def mean(states: Iterable[State | tuple[State, float]]) -> State:
@@ -72,3 +73,20 @@ def mean(states: Iterable[State | tuple[State, float]]) -> State:
     for item in states:
         running.add(*item) if isinstance(item, tuple) else running.add(item)
     return running.result()
+
+
+def means(states: Iterable[tuple[tuple[State, ...], float]]) -> tuple[State, ...]:
+    """Several means in one pass over a stream of replies, from each reply's states and its weight.
+
+    >>> one, other = ({"w": torch.tensor([1.0])}, {"c": torch.tensor([0.0])}), ({"w": torch.tensor([4.0])}, {"c": torch.tensor([9.0])})
+    >>> means([(one, 1), (other, 2)])
+    ({'w': tensor([3.])}, {'c': tensor([6.])})
+    """
+    running: list[RunningMean] = []
+    for together, weight in states:
+        running = running or [RunningMean() for _ in together]
+        for one, state in zip(running, together, strict=True):
+            one.add(state, weight)
+    if not running:
+        raise NoReplies("no client gave an update that can be used, so there is nothing to average")
+    return tuple(one.result() for one in running)

@@ -219,7 +219,7 @@ class Assessed(Aggregation):
     def notes(self, state: Any) -> dict[str, Any]:
         aggregate = aggregate_in(state)
         total = sum(aggregate.weights.values())
-        return {"scores": aggregate.numbers["scores"], "weights": {c: w / total for c, w in aggregate.weights.items()}}
+        return {"scores": aggregate.numbers.get("scores", {}), "weights": {c: w / total for c, w in aggregate.weights.items()}}
 
 
 def _averaged(
