@@ -145,7 +145,7 @@ def refuse_unusable(payload: Payload, declared: type[Payload]) -> None:
 
 
 def _sums_are_finite(tensors: list[Tensor]) -> bool:
-    """Of the sizes of each tensor's numbers: few launches on a GPU, and one synchronisation for the whole reply."""
+    """True if every tensor's L1 norm is finite; one synchronisation per reply."""
     together: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
         together.setdefault((tensor.device, tensor.dtype), []).append(tensor)

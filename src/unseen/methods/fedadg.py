@@ -170,7 +170,8 @@ class FedADG(Method[Server]):
         steps = {"fc": update_fc, **({"d": update_d} if critic else {}), **({"g": update_g} if generator else {})}
         width = self._noise(net.feature_size) if generator else net.feature_size if critic else 0
         for epoch in range(self.alignment_epochs):
-            self._warm_up(optimizer_f, self.lr_f, self.classification_epochs + (epoch or -1))  # the released count skips E_0 itself
+            released_count = self.classification_epochs + (epoch or -1)  # the released code counts E_0 - 1, E_0 + 1, E_0 + 2, ...
+            self._warm_up(optimizer_f, self.lr_f, released_count)
             self._warm_up(optimizer_d, self.lr_d, epoch)
             self._warm_up(optimizer_g, self.lr_g, epoch)
             for x, y in self._epoch(client):  # Step c4
