@@ -40,8 +40,9 @@ def test_same_bits_through_bytes_and_after_resume(name: str, tiny: DomainDataset
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "parts" / file).read_bytes()
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [name for name, case in SETTINGS.items() if case.reaches is not None])
 def test_it_learns(name: str, tiny: DomainDataset, tiny_masks: DomainDataset) -> None:
     case = SETTINGS[name]
+    assert case.reaches is not None and case.reaches >= 0.5
     result = go(name, tiny, tiny_masks, rounds=case.rounds)
     assert result.records[-1]["source_mean"][result.records[-1]["metric"]] > case.reaches

@@ -216,7 +216,7 @@ class Client:
             yield self._batch(part, chunk)
 
     def batch_of(self, numbers: int, most: int = 256) -> int:
-        """How many images hold about that many numbers: batches for passes that only look."""
+        """Batch size for a gradient-free pass: images that together hold about `numbers` values."""
         images = next(iter(self._holding.validation.parts or self._holding.train.parts))[0].images
         return max(1, min(most, numbers // int(np.prod(images.shape[1:]))))
 

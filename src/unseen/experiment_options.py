@@ -47,7 +47,11 @@ class ExperimentOptions:
 
 def options() -> list[Setting]:
     """The experiment's settings other than the method: the same keys in TOML files, run.json and on the command line."""
-    plain = {"DomainDataset": str, "Method": list}  # stand-ins: text can name a data set, and the method is not among the options
-    hints = typing.get_type_hints(ExperimentOptions, localns=plain)
+    elsewhere = {"DomainDataset": object, "Method": list}  # stand-ins: to import the two takes torch
+    hints = typing.get_type_hints(ExperimentOptions, localns=elsewhere)
     fields = [f for f in dataclasses.fields(ExperimentOptions) if f.name != "method"]
-    return [Setting(f.name, hints[f.name], f.default, f.metadata["meaning"], "", f.metadata["low"], f.metadata["high"]) for f in fields]
+    plain = {"data": str}
+    return [
+        Setting(f.name, plain.get(f.name, hints[f.name]), f.default, f.metadata["meaning"], "", f.metadata["low"], f.metadata["high"])
+        for f in fields
+    ]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from unseen import FedAvg, FedSB
+from unseen import Classification, FedAvg, FedSB
 from unseen.data.domain import DomainDataset
 from unseen.device.graphs import StepGraphs, _identity
 
@@ -30,25 +30,54 @@ def test_a_recording_belongs_to_the_same_code_over_the_same_things() -> None:
     assert _identity(a_step(method)) == _identity(a_step(FedSB()))  # equal settings are the same
 
 
+class OfAKind:
+    """Stands for a client: new in every task, and recorded as what it is of."""
+
+    def __init__(self, kind: str) -> None:
+        self.recorded_as = kind
+
+
+NET, OTHER_NET, WEIGHTS, OTHER_WEIGHTS = nn.Linear(2, 2), nn.Linear(2, 2), torch.zeros(4), torch.zeros(4)
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("one", "other"),
     [
-        lambda: (nn.Linear(2, 2), torch.zeros(3), 0.5),
-        lambda: (FedSB(lr=0.5),),
-        lambda: ([torch.zeros(3)],),
-        lambda: ({"a": torch.zeros(3)},),
+        (NET, OTHER_NET),
+        (torch.optim.SGD(NET.parameters(), lr=0.1), torch.optim.SGD(NET.parameters(), lr=0.1)),
+        (WEIGHTS, OTHER_WEIGHTS),
+        (WEIGHTS, WEIGHTS.view(2, 2)),
+        (WEIGHTS, WEIGHTS.view(torch.int32)),
+        (FedSB(), FedSB(lr=0.5)),
+        (Classification(("a", "b")), Classification(("a", "c"))),
+        (OfAKind("a"), OfAKind("b")),
+        (0.5, 0.25),
+        (1, True),
+        ("text", "other"),
+        (None, 0),
+        ([WEIGHTS], [OTHER_WEIGHTS]),
+        ((WEIGHTS, NET), (WEIGHTS, OTHER_NET)),
+        ([[WEIGHTS]], [[OTHER_WEIGHTS]]),
+        ({"a": WEIGHTS}, {"a": OTHER_WEIGHTS}),
+        ({"a": WEIGHTS}, {"b": WEIGHTS}),
+        (a_step(WEIGHTS), a_step(OTHER_WEIGHTS)),
     ],
+    ids=lambda thing: type(thing).__name__,
 )
-def test_other_things_are_another_recording(change: Callable[[], tuple[Any, ...]]) -> None:
-    one, two = change(), (*change()[:-1], FedAvg())
-    kept = (one, two)  # both alive, or the second could get the first one's address
-    assert _identity(a_step(*one)) != _identity(a_step(*two)) and kept
+def test_one_other_thing_is_another_recording(one: Any, other: Any) -> None:
+    """Of the same type, between things that stay: the value alone tells the two apart."""
+    assert _identity(a_step(NET, one, "last")) == _identity(a_step(NET, one, "last"))
+    assert _identity(a_step(NET, one, "last")) != _identity(a_step(NET, other, "last"))
 
 
-def test_fresh_tensors_are_another_recording() -> None:
-    one, two = torch.zeros(3), torch.zeros(3)
-    assert _identity(a_step(one)) != _identity(a_step(two))
-    assert _identity(a_step([one])) != _identity(a_step([two]))
+def test_other_code_is_another_recording() -> None:
+    def another(*things: Any) -> Callable[..., None]:
+        def step(x: torch.Tensor) -> None:
+            assert things and x is None
+
+        return step
+
+    assert _identity(a_step(NET)) != _identity(another(NET))
 
 
 def test_what_cannot_be_judged_is_not_recorded() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -58,29 +60,79 @@ def test_steps_see_what_they_would_see_on_one_stream(data: Tensor, stream: torch
     assert torch.equal(what_steps_see(data, Ahead(stream).make, **{slow: SLOW}), expected)
 
 
-class Steps:
-    """Stands for CUDA's streams and events, and notes which of the places marked on the current stream the program has waited for."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.marks: list[SimpleNamespace] = []
-        self.waited: list[int] = []
-        self.device = torch.device("cuda")
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
-        monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-        monkeypatch.setattr(torch.cuda, "Event", lambda blocking: SimpleNamespace(synchronize=lambda: None))
-
-    def record_event(self, event: SimpleNamespace) -> None:
-        number = len(self.marks)
-        self.marks.append(event)
-        event.synchronize = lambda: self.waited.append(number)
-
-    def wait_stream(self, other: object) -> None:
-        assert other is self
+@needs_gpu
+def test_the_program_does_not_run_far_ahead_of_the_steps(data: Tensor, stream: torch.cuda.Stream) -> None:
+    ahead, ends = Ahead(stream), list[torch.cuda.Event]()
+    for number in range(BATCHES):
+        ahead.make(lambda number=number: (data[number] + 1, data[number, 0]))
+        assert all(end.query() for end in ends[: max(0, number - 3)]), "before a batch is made, all but the last three steps are done"
+        torch.cuda._sleep(SLOW)
+        ends.append(torch.cuda.current_stream().record_event())
 
 
-def test_the_program_runs_three_steps_ahead_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = Steps(monkeypatch)
-    ahead, freed_later = Ahead(steps), SimpleNamespace(record_stream=lambda stream: None)
-    for number in range(8):
-        ahead.make(lambda: (freed_later, freed_later))  # type: ignore[arg-type, return-value]
-        assert steps.waited == list(range(number - 2)), "before a batch is made, the steps up to the third last batch are done"
+class ThreadStream:
+    """A queue of work that a thread does in order while the program goes on, as a device does."""
+
+    def __init__(self) -> None:
+        self.device, self._work = torch.device("cuda"), queue.SimpleQueue[Callable[[], object]]()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self._work.get()()
+
+    def do(self, work: Callable[[], object]) -> None:
+        self._work.put(work)
+
+    def record_event(self, event: ThreadEvent) -> None:
+        self.do(event.set)
+
+    def wait_stream(self, other: ThreadStream) -> None:
+        event = ThreadEvent()
+        other.record_event(event)
+        self.do(event.wait)
+
+
+class ThreadEvent(threading.Event):
+    def __init__(self, blocking: bool = True) -> None:
+        super().__init__()
+
+    def synchronize(self) -> None:
+        self.wait()
+
+
+class Batch:
+    def record_stream(self, stream: ThreadStream) -> None:
+        """Its memory is Python's."""
+
+
+def test_three_steps_wait_for_the_device_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step runs and three wait, each with its batch; the next batch is made when the first step is done."""
+    current, steps, made = ThreadStream(), threading.Semaphore(0), list[int]()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "Event", ThreadEvent)
+
+    def program() -> None:
+        ahead = Ahead(ThreadStream())
+        for number in range(8):
+            ahead.make(lambda number=number: made.append(number) or (Batch(), Batch()))  # type: ignore[arg-type, misc, return-value]
+            current.do(steps.acquire)
+
+    thread = threading.Thread(target=program)
+    thread.start()
+    for done in range(5):
+        until(lambda done=done: len(made) >= 4 + done)  # type: ignore[misc]
+        time.sleep(0.02)
+        assert len(made) == min(8, 4 + done)
+        steps.release()
+    steps.release(8)
+    thread.join(10)
+    assert made == list(range(8))
+
+
+def until(so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not so():
+        assert time.monotonic() < end
+        time.sleep(0.001)

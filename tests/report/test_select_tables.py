@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shutil
 import statistics
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from unseen.errors import BadInput
@@ -109,12 +110,20 @@ def test_formats() -> None:
     assert len(rows) == 8 and float(rows[0]["mean"]) == pytest.approx(85) and rows[0]["rule"] == "oracle"
 
 
-@given(st.text(min_size=1))
+SPECIAL_TO_TEX = r"\&%$#_{}~^<>|["
+SET_BY_TEX = re.compile(r"\\[&%$#_{}]|\\text[a-z]+\{\}|\{\[\}|\$\\?[a-z]+\$|\$-\$")  # what a special character may become
+
+
+@given(st.text(st.sampled_from(SPECIAL_TO_TEX + "\n\r ") | st.characters(), min_size=1))
+@example(r"\ & \\ \\[1] $x$ {y")
 def test_names_are_escaped(name: str) -> None:
     table = comparison([Cell(name, "c", 0, records("c", ROWS))], "last")
     assert len(to_markdown(table).split("\n")) == 5 and "<" not in to_markdown(table)
-    tex = to_latex(table)
-    assert tex.count(r"\\") >= 2
+    rows = [line for line in to_latex(table).splitlines() if line.endswith(r" \\")]
+    assert len(rows) == 2, "the heading and one method"
+    cell, *others = re.split(r"(?<!\\)&", rows[1].removesuffix(r" \\"))
+    assert len(others) == len(table.columns), "the name stays in its cell"
+    assert not set(SET_BY_TEX.sub("", cell)) & set(SPECIAL_TO_TEX)
     assert len(list(csv.reader(io.StringIO(to_csv([table]), newline="")))) == 2
 
 

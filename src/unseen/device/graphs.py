@@ -28,7 +28,7 @@ _MOST = 32  # recordings kept; a method that makes new tensors in every task wou
 
 @runtime_checkable
 class Recorded(Protocol):
-    """What a step may hold although it is new in every task (the client): two that are recorded as equals are alike to a recording."""
+    """What a step may hold although it is new in every task, such as the client. A recording takes two for the same if these are equal."""
 
     @property
     def recorded_as(self) -> Hashable: ...

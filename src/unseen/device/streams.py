@@ -25,12 +25,12 @@ class Ahead:
         self._asked: deque[Any] = deque(maxlen=_STEPS)  # where the current stream stood when the last batches were asked for
 
     def make(self, batch: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """The batch, for use on the current stream; what it comes to is what it would have come to there."""
+        """The batch, for use on the current stream. The values equal those made on the current stream."""
         current = torch.cuda.current_stream(self._stream.device)
         if len(self._asked) < _STEPS:
             self._stream.wait_stream(current)
         else:
-            self._asked[0].synchronize()  # or a queue of steps, which takes no time to fill, would keep all its batches
+            self._asked[0].synchronize()  # the program fills the queue of steps faster than they run, and each keeps its batch
         asked = torch.cuda.Event(blocking=True)
         current.record_event(asked)
         self._asked.append(asked)

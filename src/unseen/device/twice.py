@@ -3,8 +3,8 @@
 PyTorch's second derivative of a convolution is made of convolutions whose kernels are as large as images, and goes through groups one
 by one: for a depthwise layer of 960 channels, thousands of tiny ones. A convolution is linear in the image and in the weight, so the
 derivatives of its gradients are convolutions and gradients again, of the same shape, over all groups at once: what libraries are fast
-at. That of a normalisation is some seventy passes over its images there, and a handful written out, which cannot be differentiated a
-third time. Values and first gradients are those of PyTorch's own kernels.
+at. PyTorch's second derivative of a normalisation takes some seventy passes over the images; written out here, it takes a handful, and
+cannot be differentiated a third time. Values and first gradients are those of PyTorch's own kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["DifferentiatedTwice"]
 
 
 class DifferentiatedTwice(TorchFunctionMode):
-    """Around a forward pass of which that is done. Nothing but convolutions and normalisations of images is touched."""
+    """Wrap a forward pass whose gradient will be differentiated again. Only convolutions and normalisations of images change."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _OURS.get(func, func)(*args, **(kwargs or {}))
@@ -31,7 +31,7 @@ class DifferentiatedTwice(TorchFunctionMode):
 def _conv2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Tensor:
-    """F.conv2d; autocast casts for that one alone, so what it would do is done here."""
+    """F.conv2d. Autocast knows only that function, so this one casts by itself."""
     if input.dim() != 4 or isinstance(padding, str):
         return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
     device = input.device.type

@@ -152,7 +152,7 @@ class FedADG(Method[Server]):
         steps = {"fc": update_fc, "d": discriminator and update_d, "g": generator and update_g}
         updates = [steps[name] for name in self.order.split("-") if steps[name]]
         for epoch in range(self.alignment_epochs):
-            released_count = self.classification_epochs + (epoch or -1)  # which skips E_0 itself
+            released_count = self.classification_epochs + (epoch or -1)  # E_0 - 1, E_0 + 1, E_0 + 2, ...
             for of, lr, count in ((for_fc, self.lr_f, released_count), (for_d, self.lr_d, epoch), (for_g, self.lr_g, epoch)):
                 self.set_rate(of, lr, count)
             for x, y in self.epoch_of(client):  # Step c4

@@ -38,7 +38,7 @@ class MixStyle(Configured):
 def mixing_of(part: MixStyle | None, x: Tensor, rng: torch.Generator, *, times: int = 1) -> tuple[Tensor, ...]:
     """The seam before a step: what is drawn for a batch, for the step to take as further arguments. Nothing without the part.
 
-    `times`: as many images as x has pass the network together so many times over.
+    `times`: images in the forward pass per image of x (FedDAG: 2).
     """
     if part is None:
         return ()

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from flwr.app import Error
+from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.supercore.task_identity import TaskIdentity
 
+from unseen.errors import SiteProcessLost
 from unseen.federation.flower import link as link_module
 from unseen.federation.flower.link import _RoundTrip
-from unseen.federation.flower.records import COULD_NOT_ANSWER, to_records
+from unseen.federation.flower.node import Node
+from unseen.federation.flower.records import COULD_NOT_ANSWER, MESSAGE_TYPE, from_records, to_records
 from unseen.federation.messages import SignedMessage
 
 MESSAGE = SignedMessage("{}", b"payload", b"signature")
@@ -69,11 +72,36 @@ def test_what_a_site_cannot_answer_is_not_asked_again() -> None:
     assert outcome(Link([Reply({})])) == [("a", "the answer cannot be read")]
 
 
-def test_a_site_that_is_away_or_late() -> None:
-    assert outcome(Link([], dict), 0.05)[0][1] in ("not connected", "no answer within 0.05 s")
+def test_a_site_that_is_away_is_not_waited_for_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "_ABSENT", 0.01)
+    away = Link([], dict)
+    assert outcome(away, seconds=5.0) == [("a", "not connected")] and away.sent == 0
+
+
+def test_a_site_that_is_there_and_late_is_left_out_at_the_deadline() -> None:
     never = Link([])
     never.replies = lambda numbers, until: iter(())  # type: ignore[method-assign]
     assert outcome(never, 0.05) == [("a", "no answer within 0.05 s")] and never.sent == 1
+
+
+def test_a_site_replies_to_the_message_that_brought_the_question() -> None:
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 2, 7
+    node, said = Node.__new__(Node), list[str]()  # without its process
+    node._say = said.append
+    asked, answer = Message(to_records(MESSAGE), 7, MESSAGE_TYPE), SignedMessage("{}", b"answer", b"signature")
+    asked.metadata.__dict__["_message_id"] = "the one asked"
+
+    def lost(question: SignedMessage) -> SignedMessage:
+        raise SiteProcessLost("it ended twice")
+
+    replies = [
+        node._reply(asked, lambda question: answer if question == MESSAGE else question),
+        node._reply(asked, lost),
+        node._reply(Message(RecordDict(), 7, MESSAGE_TYPE), lambda question: answer),
+    ]
+    assert from_records(replies[0].content) == answer
+    assert [reply.metadata.reply_to_message_id for reply in replies] == ["the one asked", "the one asked", ""]
+    assert [reply.error.code for reply in replies[1:]] == [COULD_NOT_ANSWER] * 2 and said == ["it ended twice"]
 
 
 def test_a_site_that_connected_anew_is_asked_anew() -> None:
