@@ -9,11 +9,11 @@ from pathlib import Path
 from unseen.federation.flower.node import Node
 from unseen.federation.kits import open_kit
 from unseen.federation.messages import SignedMessage
-from unseen.federation.site.join import Site, SiteProcess
+from unseen.federation.site.join import SiteSettings, SiteProcess
 
 
 def main() -> None:
-    site = Site(**json.loads(sys.argv[1]))
+    site = SiteSettings(**json.loads(sys.argv[1]))
     process, first = SiteProcess(site), list[SignedMessage]()
 
     def answer(message: SignedMessage) -> SignedMessage:

@@ -15,7 +15,7 @@ from unseen.cli import app
 from unseen.cli.speed import _SHORT, _outside_options
 from unseen.errors import BadInput
 from unseen.networks import build_network
-from unseen.speed import PHASES, Measured, SpeedPlan, measure
+from unseen.speed import PHASES, SpeedMeasured, SpeedPlan, measure
 from unseen.speed.bare import Bare
 from unseen.speed.measuring import _cases, fastest
 from unseen.speed.split import Split
@@ -92,7 +92,7 @@ def test_an_optimisers_step_is_a_phase_of_its_own() -> None:
 
 
 def test_ratios_are_to_the_bare_step() -> None:
-    row = Measured("fedavg", "resnet18", images=96, bare=200.0, round=190.0, augmented=150.0, seconds={}, sent=1, received=2)
+    row = SpeedMeasured("fedavg", "resnet18", images=96, bare=200.0, round=190.0, augmented=150.0, seconds={}, sent=1, received=2)
     assert row.ratio == 0.95 and row.plain()["augmented_ratio"] == 0.75
 
 

@@ -13,53 +13,11 @@ from torch import Tensor
 from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import Domain, DomainDataset
+from unseen.method import task_types
+from unseen.payload import declarations
 from unseen.runs.watch import Silent
 from unseen.training import train
 from unseen.world import World
-
-LEAVES = {
-    "elcfs": {("spectra", "low"), ("train", "model"), ("train", "samples")},
-    "elcfs-masks": {("spectra", "low"), ("train", "model"), ("train", "samples")},
-    "elcfs-released": {("spectra", "low"), ("train", "model"), ("train", "samples")},
-    "elcfs-sha": {("spectra", "low"), ("train", "model"), ("train", "perturbed"), ("assess", "losses")},
-    "elcfs+sam": {("spectra", "low"), ("train", "model"), ("train", "samples")},
-    "elcfs-no-interpolation": {("train", "model"), ("train", "samples")},
-    "elcfs-no-episodes": {("spectra", "low"), ("train", "model"), ("train", "samples")},
-    "fedadg": {("train", "model"), ("train", "generator")},
-    "fedadg-released": {("train", "model"), ("train", "generator")},
-    "fedadg-laplace": {("train", "model")},
-    "fedadg-bare": {("train", "model"), ("train", "generator")},
-    "fedadg-no-gd": {("train", "model")},
-    "fedadg-mini-batches": {("train", "model"), ("train", "generator")},
-    "fedavg": {("train", "model"), ("train", "samples")},
-    "fedavg-masks": {("train", "model"), ("train", "samples")},
-    "fedavg-cea": {("train", "model"), ("assess", "losses")},
-    "fedavg-sha": {("train", "model"), ("train", "perturbed"), ("assess", "losses")},
-    "fedavg-sha-masks": {("train", "model"), ("train", "perturbed"), ("assess", "losses")},
-    "feddag": {("train", "teacher"), ("train", "generator"), ("train", "perturbed"), ("assess", "losses")},
-    "feddag-no-ndag": {("train", "teacher"), ("train", "perturbed"), ("assess", "losses")},
-    "feddag-no-sha": {("train", "teacher"), ("train", "generator"), ("train", "samples")},
-    "feddag-global-student": {*(("train", f) for f in ("teacher", "generator", "perturbed", "student")), ("assess", "losses")},
-    "feddag-sam": {("train", "teacher"), ("train", "generator"), ("assess", "losses")},
-    "feddag-perturbations": {("train", "teacher"), ("train", "generator")},
-    "feddag+rc+mixstyle+sam": {("train", "teacher"), ("train", "generator"), ("train", "samples")},
-    "fedprox": {("train", "model"), ("train", "samples")},
-    "feddyn": {("train", "parameters"), ("train", "buffers")},  # the weights, in two pieces
-    "feddyn-masks": {("train", "parameters")},  # the U-Net has no buffers
-    "feddyn+rc": {("train", "parameters"), ("train", "buffers")},
-    "fedgca": {("train", "parameters"), ("train", "buffers")},
-    "fedgca-kl": {("train", "parameters"), ("train", "buffers")},
-    "fedgca-local": {("train", "parameters"), ("train", "buffers")},
-    "fedgca+mixstyle+sam": {("train", "parameters"), ("train", "buffers")},
-    "fedsam": {("train", "model")},
-    "fedsam-masks": {("train", "model")},
-    "fedavg+rc+mixstyle+sam": {("train", "model"), ("train", "samples")},
-    "fedavg+rc+mixstyle+sam-masks": {("train", "model"), ("train", "samples")},
-    "fedprox+rc": {("train", "model"), ("train", "samples")},
-    "fedsb": {("train", "model")},
-    "fedsb-released": {("train", "model")},
-}
-
 
 Rows = list[dict[str, Any]]
 
@@ -82,19 +40,20 @@ def bytes_of(tensors: Iterable[Tensor], double: bool = False) -> int:
     return sum(t.numel() * (8 if double and t.is_floating_point() else t.element_size()) for t in tensors)
 
 
-def allowed(field: str, world: World) -> int:
-    """What one client may send of a field that does not grow, from the networks themselves."""
-    net, part = world.builders["task"](), getattr(world.experiment.method, "aggregation", None)
-    whole, trained = net.state_dict(), dict(net.named_parameters())
-    if field in ("parameters", "buffers"):
-        return bytes_of(value for key, value in whole.items() if (key in trained) == (field == "parameters"))
-    if field == "perturbed":
-        return bytes_of(whole.values(), double=part.float64)
-    if field == "generator":
-        return bytes_of(world.builders["generator"]().state_dict().values())
-    if field == "losses":
-        return 8 * (len(world.clients) - (not part.own))
-    return 8 if field == "samples" else bytes_of(whole.values())  # a model, teacher or student
+def allowed(row: dict[str, Any], world: World) -> int:
+    """What one client may send of a field that does not grow: as its declaration says, from the networks themselves."""
+    method = world.experiment.method
+    aggregation = getattr(method, "aggregation", None)
+    task = getattr(method, row["task"], None) or getattr(aggregation, row["task"])
+    told = declarations(task_types(task)[1])[row["field"]]
+    if told.kind == "score":
+        return 8 * (len(world.clients) - (not aggregation.own))  # a number for each model that a client assesses
+    if told.kind in ("count", "number"):
+        return 8
+    net = world.builders[told.role]()
+    trained = dict(net.named_parameters())
+    parts = {"whole": net.state_dict(), "parameters": trained, "buffers": {k: v for k, v in net.state_dict().items() if k not in trained}}
+    return bytes_of(parts[told.part].values(), double=row["field"] == "perturbed" and aggregation.float64)
 
 
 def doubled(data: DomainDataset) -> DomainDataset:
@@ -108,9 +67,9 @@ def doubled(data: DomainDataset) -> DomainDataset:
 def test_exactly_what_is_named_leaves(name: str, tiny: DomainDataset, tiny_masks: DomainDataset) -> None:
     data = tiny if SETTINGS[name].task == "classification" else tiny_masks
     (once, world), (twice, _) = sent(name, data), sent(name, doubled(data))
-    assert set(weigh(once)) == LEAVES[name]
+    assert {f"{task}.{field}" for task, field in weigh(once)} == set(SETTINGS[name].leaves.split())
     for row in once:
-        assert row["grows"] or row["bytes"] == allowed(row["field"], world), row
+        assert row["grows"] or row["bytes"] == allowed(row, world), row
     more = weigh(twice)
     for field, size in weigh(once).items():
         grows = any(row["grows"] for row in once if (row["task"], row["field"]) == field)

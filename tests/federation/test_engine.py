@@ -12,11 +12,11 @@ from federation_in_memory import FederationInMemory
 from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import DomainDataset
+from unseen.engines import checking
 from unseen.engines.child import ChildEnded
 from unseen.errors import SiteProcessLost
 from unseen.federation.messages import SignedMessage
-from unseen.federation.server import checking
-from unseen.federation.site.join import Site, SiteProcess
+from unseen.federation.site.join import SiteSettings, SiteProcess
 from unseen.methods.fedsb import Down, Up
 from unseen.payload import refuse_unusable
 from unseen.runs.watch import Silent
@@ -82,7 +82,7 @@ def test_a_site_whose_process_keeps_ending_is_left_out(tmp_path: Path, monkeypat
     """A process without enough memory is killed over the same question again; the site says so instead of trying for ever."""
     Dying.history = []
     monkeypatch.setattr("unseen.federation.site.join.ChildProcess", Dying)
-    process = SiteProcess(Site("x.kit", str(tmp_path), "styled-digits"))
+    process = SiteProcess(SiteSettings("x.kit", str(tmp_path), "styled-digits"))
     with pytest.raises(SiteProcessLost, match="ended twice over one question"):
         process.answer(SignedMessage("", b"", b""))
     assert Dying.history == ["started", "asked", "stopped", "started", "asked"]

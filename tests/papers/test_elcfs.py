@@ -15,6 +15,7 @@ from scipy import ndimage
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cases import Case, own
 from unseen import ELCFS, BadInput, Classification, Segmentation
 from unseen.experiment import read_experiment
 from unseen.method import Shapes, Surroundings
@@ -25,7 +26,51 @@ from unseen.networks.mobilenet import _InvertedResidual
 from unseen.networks.unet import UNet
 from unseen.networks.vit import _SelfAttention
 from unseen.optimizers import moments_of, restore_moments
+from unseen.parts.aggregation import SHA
+from unseen.parts.sam import SAM
 from unseen.task import dice_loss
+
+TINY = {
+    "elcfs": Case("elcfs", {"lr": 0.02, "batch": 8, "alpha": 0.2}, leaves="spectra.low train.model train.samples"),
+    "elcfs-masks": Case(
+        "elcfs",
+        {"lr": 0.02, "batch": 4, "alpha": 0.1},
+        task="segmentation",
+        rounds=8,
+        reaches=0.6,
+        leaves="spectra.low train.model train.samples",
+    ),
+    "elcfs-released": Case(
+        "elcfs",
+        {**own("elcfs", "released"), "lr": 0.02, "batch": 4},
+        task="segmentation",
+        rounds=8,
+        reaches=0.6,
+        leaves="spectra.low train.model train.samples",
+    ),
+    "elcfs-sha": Case(
+        "elcfs",
+        {"lr": 0.02, "batch": 8, "alpha": 0.2, "aggregation": SHA(rho=1e-3)},
+        leaves="assess.losses spectra.low train.model train.perturbed",
+    ),
+    "elcfs+sam": Case(
+        "elcfs",
+        {"lr": 0.02, "batch": 4, "alpha": 0.1, "sam": SAM()},
+        task="segmentation",
+        rounds=8,
+        reaches=0.5,
+        leaves="spectra.low train.model train.samples",
+    ),
+    "elcfs-no-interpolation": Case("elcfs", {"lr": 0.02, "batch": 8, "interpolate": False}, leaves="train.model train.samples"),
+    "elcfs-no-episodes": Case(
+        "elcfs",
+        {"lr": 0.02, "batch": 4, "episodic": False, "gamma": 0.0},
+        task="segmentation",
+        rounds=8,
+        reaches=0.6,
+        leaves="spectra.low train.model train.samples",
+    ),
+}
 
 MASKS = Segmentation(("disc", "cup"))
 CLASSES = Classification(("x", "y", "z"))
@@ -186,9 +231,9 @@ def test_an_image_with_an_empty_or_a_full_mask_has_no_boundary_term(method: ELCF
     assert all(torch.isfinite(g).all() for g in gradient)
     maps = net(torch.cat([x[None], t]).flatten(0, 1), full=True).maps
     kept = [row for version in range(3) for row in (3 * version, 3 * version + 2)]
-    alone = method.boundary([tuple(z[kept] for z in maps)], y[[0, 2]])
-    assert method.boundary([maps], y).item() == pytest.approx(alone.item(), rel=1e-9)
-    assert method.boundary([maps], torch.full_like(y, fill)).item() == 0
+    alone = method.edges.loss([tuple(z[kept] for z in maps)], y[[0, 2]])
+    assert method.edges.loss([maps], y).item() == pytest.approx(alone.item(), rel=1e-9)
+    assert method.edges.loss([maps], torch.full_like(y, fill)).item() == 0
 
 
 def test_a_structure_that_an_image_lacks_takes_the_term_from_that_structure_alone() -> None:
@@ -201,7 +246,7 @@ def test_a_structure_that_an_image_lacks_takes_the_term_from_that_structure_alon
     for structure, images in ((0, (0, 1)), (1, (0, 2))):
         h = [[regions(net, version, masks, 2) for version in (x, *t)] for masks in edges(y, structure)]
         wanted += sum(equation_7([[version[n] for version in kind] for kind in h], 0.5) for n in images) / 2
-    assert PAPER.boundary([maps], y).item() == pytest.approx(wanted, rel=1e-9)
+    assert PAPER.edges.loss([maps], y).item() == pytest.approx(wanted, rel=1e-9)
 
 
 def linear(weight: Tensor) -> TaskNet:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cases import Case, own
 from unseen import Experiment, FedADG, FedAvg
 from unseen.data.domain import DomainDataset
 from unseen.engines.tasks import Place, TaskRunner
@@ -22,6 +23,26 @@ from unseen.runs.watch import Silent
 from unseen.state import State, same_bits, state_of
 from unseen.training import train
 from unseen.world import World, build_world
+
+FEDADG = {"lr_f": 0.05, "lr_g": 0.01, "lr_d": 0.01, "classification_epochs": 1, "alignment_epochs": 2, "batch": 8}
+TINY = {
+    "fedadg": Case("fedadg", FEDADG, rounds=4, leaves="train.generator train.model"),
+    "fedadg-released": Case(
+        "fedadg",
+        {**own("fedadg", "released"), **FEDADG, "noise": 8, "discriminator_width": 8, "lr_f": 0.02, "warm_up": 4},
+        rounds=4,
+        leaves="train.generator train.model",
+    ),
+    "fedadg-laplace": Case("fedadg", {**FEDADG, "reference": "laplace"}, rounds=4, leaves="train.model"),
+    "fedadg-bare": Case("fedadg", {**FEDADG, "class_wise": False, "projection": "none"}, rounds=4, leaves="train.generator train.model"),
+    "fedadg-no-gd": Case("fedadg", {**FEDADG, "adversary": False}, rounds=4, leaves="train.model"),
+    "fedadg-mini-batches": Case(
+        "fedadg",
+        {**FEDADG, "classification_epochs": 3, "alignment_epochs": 7, "epoch": "batch"},
+        rounds=5,
+        leaves="train.generator train.model",
+    ),
+}
 
 
 @dataclass

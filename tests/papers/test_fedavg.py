@@ -4,12 +4,50 @@ from __future__ import annotations
 
 import torch
 
+from cases import Case
 from unseen import Experiment, FedAvg
 from unseen.data.domain import DomainDataset
-from unseen.parts.aggregation import Mean, Uniform
+from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
+from unseen.parts.mixstyle import MixStyle
+from unseen.parts.sam import SAM
+from unseen.parts.views import RandConv
 from unseen.runs.watch import Silent
 from unseen.training import train
 from unseen.world import build_world
+
+TINY = {
+    "fedavg": Case("fedavg", {"lr": 0.02, "batch": 8}, leaves="train.model train.samples"),
+    "fedavg-masks": Case(
+        "fedavg", {"lr": 0.02, "batch": 4}, task="segmentation", rounds=8, reaches=0.6, leaves="train.model train.samples"
+    ),
+    "fedavg-cea": Case("fedavg", {"lr": 0.02, "batch": 8, "aggregation": CEA()}, leaves="assess.losses train.model"),
+    "fedavg-sha": Case(
+        "fedavg",
+        {"lr": 0.02, "batch": 8, "aggregation": SHA(rho=0.01, k=1)},
+        leaves="assess.losses train.model train.perturbed",
+    ),
+    "fedavg-sha-masks": Case(
+        "fedavg",
+        {"lr": 0.02, "batch": 4, "aggregation": SHA(float64=True)},
+        task="segmentation",
+        rounds=8,
+        reaches=0.6,
+        leaves="assess.losses train.model train.perturbed",
+    ),
+    "fedavg+rc+mixstyle+sam": Case(
+        "fedavg",
+        {"lr": 0.02, "batch": 8, "views": RandConv(copies=1), "mixstyle": MixStyle(), "sam": SAM(), "smoothing": 0.1},
+        leaves="train.model train.samples",
+    ),
+    "fedavg+rc+mixstyle+sam-masks": Case(
+        "fedavg",
+        {"lr": 0.02, "batch": 4, "views": RandConv(copies=1), "mixstyle": MixStyle(), "sam": SAM()},
+        task="segmentation",
+        rounds=8,
+        reaches=0.5,
+        leaves="train.model train.samples",
+    ),
+}
 
 
 def test_a_round_of_fedavg_is_sgd_at_each_client_and_the_weighted_mean(tiny: DomainDataset) -> None:

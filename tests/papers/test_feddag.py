@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import unseen.methods.feddag as module
+from cases import Case
 from conftest import tiny_classification
 from unseen import BadInput, Experiment, FedAvg, FedDAG
 from unseen.client import Batch, Client
@@ -22,9 +23,11 @@ from unseen.experiment import departures, read_experiment
 from unseen.method import Refused, Replies
 from unseen.methods.feddag import Down, Kept, Server, Up
 from unseen.ops.discrepancy import discrepancy
-from unseen.parts.aggregation import SHA, Mean, Uniform
+from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
 from unseen.parts.local import Local
+from unseen.parts.mixstyle import MixStyle
 from unseen.parts.sam import SAM
+from unseen.parts.views import RandConv
 from unseen.payload import Nothing
 from unseen.randomness import generator
 from unseen.runs.memory import MemoryStore
@@ -32,6 +35,42 @@ from unseen.runs.watch import Silent
 from unseen.state import State, same_bits, state_of
 from unseen.training import train
 from unseen.world import World, build_world
+
+FEDDAG: dict[str, Any] = {"lr": 0.05, "batch": 8, "width": 4, "warmup": 1, "ema": 0.5}
+TINY = {
+    "feddag": Case(
+        "feddag",
+        {**FEDDAG, "aggregation": SHA(float64=True, k=2)},
+        leaves="assess.losses train.generator train.perturbed train.teacher",
+    ),
+    "feddag-no-ndag": Case(
+        "feddag",
+        {**FEDDAG, "ndag": False, "aggregation": SHA(eps="sign", rho=1e-3)},
+        leaves="assess.losses train.perturbed train.teacher",
+    ),
+    "feddag-no-sha": Case("feddag", {**FEDDAG, "aggregation": Mean()}, leaves="train.generator train.samples train.teacher"),
+    "feddag-global-student": Case(
+        "feddag",
+        {**FEDDAG, "distribution": "global_student", "feature": "logits", "statistics": "copy"},
+        leaves="assess.losses train.generator train.perturbed train.student train.teacher",
+    ),
+    "feddag-sam": Case(
+        "feddag",
+        {**FEDDAG, "distribution": "copy", "sam": SAM(0.01), "aggregation": CEA(evaluators=1, own=True)},
+        leaves="assess.losses train.generator train.teacher",
+    ),
+    "feddag-perturbations": Case(
+        "feddag",
+        {**FEDDAG, "warmup": 1, "train_on": "perturbations", "aggregation": Uniform()},
+        reaches=None,
+        leaves="train.generator train.teacher",
+    ),
+    "feddag+rc+mixstyle+sam": Case(
+        "feddag",
+        {**FEDDAG, "views": RandConv(copies=1), "mixstyle": MixStyle(), "sam": SAM(0.01), "smoothing": 0.1, "aggregation": Mean()},
+        leaves="train.generator train.samples train.teacher",
+    ),
+}
 
 SMALL: dict[str, Any] = {"width": 4, "warmup": 0, "batch": 64}
 

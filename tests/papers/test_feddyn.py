@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from cases import Case
 from one_client import Fixed, LinearNet, batch_of, client_of, images
 from unseen import BadInput, Client, Experiment, FedDyn, on_client
 from unseen.data.domain import DomainDataset
@@ -18,7 +19,29 @@ from unseen.methods.fedgca import FedGCA
 from unseen.parts import dynamic
 from unseen.parts.combining import Down
 from unseen.parts.dynamic import Drift, Dynamic, DynamicUp
+from unseen.parts.views import RandConv
 from unseen.world import build_world
+
+TINY = {
+    "feddyn": Case(
+        "feddyn",
+        {"lr": 0.05, "batch": 8, "alpha": 0.1, "epochs": 2, "optimizer": "momentum"},
+        leaves="train.buffers train.parameters",
+    ),
+    "feddyn-masks": Case(
+        "feddyn",
+        {"lr": 0.02, "batch": 4, "alpha": 0.1, "epochs": 1, "optimizer": "adam"},
+        task="segmentation",
+        rounds=8,
+        reaches=0.5,
+        leaves="train.parameters",
+    ),
+    "feddyn+rc": Case(
+        "feddyn",
+        {"lr": 0.05, "batch": 8, "alpha": 0.1, "epochs": 2, "optimizer": "momentum", "views": RandConv(copies=2)},
+        leaves="train.buffers train.parameters",
+    ),
+}
 
 
 def gradient(state: dict[str, torch.Tensor], domain: Any) -> dict[str, torch.Tensor]:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cases import Case
 from one_client import Fixed, batch_of, client_of, images
 from unseen import BadInput, Experiment, FedDyn, FedGCA
 from unseen.data.domain import Domain, DomainDataset
@@ -25,6 +26,25 @@ from unseen.runs.watch import Silent
 from unseen.state import State, same_bits
 from unseen.training import train
 from unseen.world import build_world
+
+TINY = {
+    "fedgca": Case("fedgca", {"lr": 0.05, "batch": 8, "epochs": 2, "copies": 2}, leaves="train.buffers train.parameters"),
+    "fedgca-kl": Case(
+        "fedgca",
+        {"lr": 0.02, "batch": 8, "epochs": 2, "copies": 1, "consistency": "kl", "stop_mean": True, "alpha": 1.0, "beta": 1.0},
+        leaves="train.buffers train.parameters",
+    ),
+    "fedgca-local": Case(
+        "fedgca",
+        {"lr": 0.05, "batch": 8, "epochs": 2, "copies": 1, "global_predictions": False, "global_maps": False},
+        leaves="train.buffers train.parameters",
+    ),
+    "fedgca+mixstyle+sam": Case(
+        "fedgca",
+        {"lr": 0.05, "batch": 8, "epochs": 2, "copies": 1, "mixstyle": MixStyle(), "sam": SAM(), "smoothing": 0.1},
+        leaves="train.buffers train.parameters",
+    ),
+}
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.1, "steps": 1, "batch": 12}
 

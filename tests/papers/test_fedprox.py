@@ -9,17 +9,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from cases import Case
 from one_client import Fixed, LinearNet, batch_of, client_of, images
 from unseen import Experiment, FedAvg, FedProx
 from unseen.data.domain import DomainDataset
 from unseen.engines.tasks import Place, TaskRunner
 from unseen.methods.fedprox import Down, Up
 from unseen.parts.aggregation import Aggregate
+from unseen.parts.sam import SAM
+from unseen.parts.views import RandConv
 from unseen.runs.memory import MemoryStore
 from unseen.runs.watch import Silent
 from unseen.state import same_bits
 from unseen.training import train
 from unseen.world import build_world
+
+TINY = {
+    "fedprox": Case("fedprox", {"lr": 0.02, "batch": 8}, leaves="train.model train.samples"),
+    "fedprox+rc": Case("fedprox", {"lr": 0.02, "batch": 8, "views": RandConv(copies=1), "sam": SAM()}, leaves="train.model train.samples"),
+}
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])

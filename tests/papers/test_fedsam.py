@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from cases import Case
 from one_client import Fixed, LinearNet, batch_of, client_of, images
 from unseen import Experiment, FedAvg, FedSAM
 from unseen.data.domain import DomainDataset
@@ -15,6 +16,13 @@ from unseen.parts.sam import SAM
 from unseen.runs.watch import Silent
 from unseen.state import same_bits
 from unseen.training import train
+
+TINY = {
+    "fedsam": Case("fedsam", {"lr": 0.05, "batch": 8, "optimizer": "momentum"}, leaves="train.model"),
+    "fedsam-masks": Case(
+        "fedsam", {"lr": 0.02, "batch": 4, "optimizer": "adam"}, task="segmentation", rounds=8, reaches=0.5, leaves="train.model"
+    ),
+}
 
 
 def test_a_local_step_climbs_before_it_descends() -> None:

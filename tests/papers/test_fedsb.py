@@ -12,18 +12,29 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import Case
 from one_client import Fixed
 from unseen import Classification, Experiment, FedAvg, FedSB
 from unseen.data.domain import Domain, DomainDataset
 from unseen.engines.tasks import Place, TaskRunner
 from unseen.methods.fedsb import Down, Up
 from unseen.parts.aggregation import Aggregate, Uniform
+from unseen.parts.mixstyle import MixStyle
 from unseen.parts.views import task_loss
 from unseen.runs.memory import MemoryStore
 from unseen.runs.watch import Silent
 from unseen.state import State
 from unseen.training import train
 from unseen.world import World, build_world
+
+TINY = {
+    "fedsb": Case("fedsb", {"lr": 0.02, "batch": 8, "budget": 5}, leaves="train.model"),
+    "fedsb-released": Case(
+        "fedsb",
+        {"smoothing": 0.01, "lr": 0.02, "batch": 8, "budget": 5, "resample": False, "mixstyle": MixStyle()},
+        leaves="train.model",
+    ),
+}
 
 
 @given(st.integers(2, 8), st.floats(0, 1), st.integers(0, 50))

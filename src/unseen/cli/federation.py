@@ -100,13 +100,13 @@ def join(
     """
     with answering():
         needs_flower()
-        from unseen.federation.site.join import Site
+        from unseen.federation.site.join import SiteSettings
         from unseen.federation.site.join import join as join_federation
 
         _stop_on_sigterm()
         home = folder or Path(f"site-{kit.stem}")
         rules = str(policy) if policy else None
-        join_federation(Site(str(kit), str(home), data, domain, size, rules, evaluate_only, device), server, _say)
+        join_federation(SiteSettings(str(kit), str(home), data, domain, size, rules, evaluate_only, device), server, _say)
 
 
 @ledger_app.command()

@@ -15,7 +15,7 @@ from unseen.cli.answers import answering, errors
 from unseen.cli.options import among
 
 if TYPE_CHECKING:
-    from unseen.speed import Case, Measured, SpeedPlan
+    from unseen.speed import Case, SpeedMeasured, SpeedPlan
 
 __all__ = ["speed"]
 
@@ -64,7 +64,7 @@ def speed(
         if to_json is not None and to_json.is_dir():
             raise BadInput(f"--json {to_json} is a folder; expected a file to write to")
         plan = _plan(given)
-        rows: list[Measured] = []
+        rows: list[SpeedMeasured] = []
         with _progress(quiet) as tell:
             for total, case, row in measure(plan, say=lambda text: errors.print(text, markup=False)):
                 rows.append(row)
@@ -129,7 +129,7 @@ def _progress(quiet: bool) -> Iterator[Any]:
     with Progress(console=errors, transient=True, disable=not live) as bar:
         job = bar.add_task("setting up", total=None)
 
-        def tell(done: int, total: int, case: Case, row: Measured) -> None:
+        def tell(done: int, total: int, case: Case, row: SpeedMeasured) -> None:
             bar.update(job, completed=done, total=total, description=f"{case.method}, {case.network}")
             if not quiet and not live:
                 errors.print(f"{done}/{total} {case.method}, {case.network}: ratio {row.ratio:.2f}", markup=False)
@@ -143,7 +143,7 @@ def _plain(plan: SpeedPlan) -> dict[str, Any]:
     return asdict(plan)
 
 
-def _show(plan: SpeedPlan, rows: list[Measured]) -> None:
+def _show(plan: SpeedPlan, rows: list[SpeedMeasured]) -> None:
     from unseen.speed.measuring import machine
 
     about = machine()

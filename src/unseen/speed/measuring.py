@@ -33,7 +33,7 @@ from unseen.speed.split import Clock, ClockedRunner, Split, clock_of
 from unseen.speed.synthetic import TARGET, synthetic
 from unseen.world import World, build_world
 
-__all__ = ["Case", "Measured", "SpeedPlan", "fastest", "machine", "measure"]
+__all__ = ["Case", "SpeedMeasured", "SpeedPlan", "fastest", "machine", "measure"]
 
 _SIDE = 64  # pixels of made-up images
 _ONE_PASS: dict[str, dict[str, Any]] = {  # a round of about one pass, with all that makes the method what it is
@@ -85,7 +85,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Measured:
+class SpeedMeasured:
     """What one case came to. Rates are images a second; ratios are to the bare step."""
 
     method: str
@@ -111,7 +111,7 @@ class Measured:
         return {**asdict(self), "ratio": self.ratio, "augmented_ratio": self.augmented_ratio}
 
 
-def measure(plan: SpeedPlan, say: Callable[[str], None] = lambda _: None) -> Iterator[tuple[int, Case, Measured]]:
+def measure(plan: SpeedPlan, say: Callable[[str], None] = lambda _: None) -> Iterator[tuple[int, Case, SpeedMeasured]]:
     """Every case of the plan in turn: how many there are, which it was, what it came to. Mistakes come before the first."""
     threads = torch.get_num_threads()
     cases = _cases(plan, say)
@@ -218,7 +218,7 @@ class _Rounds:
         return split, traffic.rows()
 
 
-def _measured(case: Case, plan: SpeedPlan, folder: Path) -> Measured:
+def _measured(case: Case, plan: SpeedPlan, folder: Path) -> SpeedMeasured:
     on_gpu = case.world.device.type == "cuda"
     clock = clock_of(case.world.device)
     rounds, bare = _Rounds(case.world, folder), Bare(case.world, plan.batch)
@@ -241,7 +241,7 @@ def _measured(case: Case, plan: SpeedPlan, folder: Path) -> Measured:
         part = min(max(0.0, best["bare"] - without), split.seconds["forward and backward"])
         split.seconds["optimiser"] = part
         split.seconds["forward and backward"] -= part
-    return Measured(
+    return SpeedMeasured(
         method=case.method,
         network=case.network,
         images=images,

@@ -303,12 +303,12 @@ def _changed_data(federation: Loopback, proxy: Proxy, tmp_path: Path, done: int)
 
 def _replayed(federation: Loopback, tmp_path: Path, done: int) -> None:
     """A site that gives an old answer again is left out."""
-    from unseen.federation.site.join import Site
+    from unseen.federation.site.join import SiteSettings
 
     federation.processes["west"].terminate()
     federation.ended("west")
     kit, folder = federation.path / "kits/west.kit", tmp_path / "site-west"
-    site = Site(str(kit), str(folder), f"folder:{tmp_path / 'data/west'}", size=16, device="cpu")
+    site = SiteSettings(str(kit), str(folder), f"folder:{tmp_path / 'data/west'}", size=16, device="cpu")
     with (tmp_path / "west.log").open("ab") as log:
         hostile = [sys.executable, str(Path(__file__).parents[2] / "replaying_site.py"), json.dumps(asdict(site))]
         federation.processes["west"] = subprocess.Popen(hostile, stdout=log, stderr=log, cwd=tmp_path)

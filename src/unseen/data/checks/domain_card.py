@@ -13,7 +13,7 @@ from unseen.data.checks.duplicates import Looks, byte_digests, look_at
 from unseen.data.domain import Domain
 from unseen.task import Segmentation, Task
 
-__all__ = ["DomainCard", "Intensity", "Masks", "Seen", "are_classes", "are_masks", "look_through", "plain_card"]
+__all__ = ["DomainCard", "DomainScan", "Intensity", "Masks", "are_classes", "are_masks", "look_through", "plain_card"]
 
 BINS = 16
 _CHUNK = 64  # images at a time
@@ -73,7 +73,7 @@ class DomainCard:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class DomainScan:
     """What a look at every image of a domain gives."""
 
     intensity: Intensity
@@ -97,7 +97,7 @@ def plain_card(domain: Domain, task: Task, prepared: Mapping[str, Any]) -> Domai
     )
 
 
-def look_through(domain: Domain, task: Task) -> Seen:
+def look_through(domain: Domain, task: Task) -> DomainScan:
     """Read every image (and mask) of a domain once."""
     counts = np.zeros((domain.images.shape[1], 256), dtype=np.int64)
     constant: list[int] = []
@@ -110,7 +110,7 @@ def look_through(domain: Domain, task: Task) -> Seen:
         digests += byte_digests(images)
         looks.append(look_at(images))
     masks = _look_through_masks(domain, task) if isinstance(task, Segmentation) else None
-    return Seen(_intensity(counts, constant), masks, digests, Looks.joined(looks))
+    return DomainScan(_intensity(counts, constant), masks, digests, Looks.joined(looks))
 
 
 def are_classes(domain: Domain) -> bool:

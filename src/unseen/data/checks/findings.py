@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unseen.data.checks.domain_card import DomainCard, Masks, Seen, are_classes, are_masks
+from unseen.data.checks.domain_card import DomainCard, DomainScan, Masks, are_classes, are_masks
 from unseen.data.checks.duplicates import copies_of_earlier, near_pairs
 from unseen.data.domain import Domain, DomainDataset, Holding
 from unseen.task import Segmentation
@@ -58,7 +58,7 @@ def findings_in_splits(dataset: DomainDataset, holdings: Sequence[Holding] | Non
         yield from _on_both_sides(domain, train, validation, "the clients' training and validation parts")
 
 
-def findings_in_images(dataset: DomainDataset, seen: Mapping[str, Seen]) -> Iterator[Finding]:
+def findings_in_images(dataset: DomainDataset, seen: Mapping[str, DomainScan]) -> Iterator[Finding]:
     """What can only be found by reading every image and mask."""
     for domain in dataset.domains:
         yield from _constant_images(domain.name, seen[domain.name])
@@ -173,14 +173,14 @@ def _on_both_sides(domain: Domain, rows: NDArray[np.int64], others: NDArray[np.i
         yield Finding("error", domain.name, "both sides", text)
 
 
-def _constant_images(name: str, seen: Seen) -> Iterator[Finding]:
+def _constant_images(name: str, seen: DomainScan) -> Iterator[Finding]:
     rows = seen.intensity.constant
     if rows:
         text = f"{len(rows)} images are one even colour ({_rows(rows)}); expected pictures: check how they were made, or remove them"
         yield Finding("warning", name, "constant images", text)
 
 
-def _copies_within(domain: Domain, seen: Seen) -> Iterator[Finding]:
+def _copies_within(domain: Domain, seen: DomainScan) -> Iterator[Finding]:
     even = set(seen.intensity.constant)  # even images equal each other without being copies, and are reported already
     copies = [(a, b) for a, b in copies_of_earlier(seen.digests) if a not in even]
     if not copies:
@@ -191,7 +191,7 @@ def _copies_within(domain: Domain, seen: Seen) -> Iterator[Finding]:
     yield Finding("warning", domain.name, "exact duplicates", text)
 
 
-def _copies_across(a: Domain, b: Domain, seen_a: Seen, seen_b: Seen) -> Iterator[Finding]:
+def _copies_across(a: Domain, b: Domain, seen_a: DomainScan, seen_b: DomainScan) -> Iterator[Finding]:
     """Copies of one site's images at another: the unseen domain would be seen in training."""
     even = set(seen_a.intensity.constant)
     where = {digest: row for row, digest in reversed(list(enumerate(seen_b.digests)))}

@@ -10,13 +10,13 @@ from unseen.data.domain import DomainDataset
 from unseen.data.reading.piece import ReadPlan
 from unseen.data.reading.source import Source
 
-__all__ = ["Entry", "ReadFiles"]
+__all__ = ["DatasetEntry", "ReadFiles"]
 
 ReadFiles = Callable[[Source], ReadPlan]
 
 
 @dataclass(frozen=True)
-class Entry:
+class DatasetEntry:
     """A data set by name: one that is read from a user's files, or one that is made on the spot."""
 
     name: str

@@ -29,7 +29,7 @@ FUNDUS, DISC, CUP, BLOOD = ((0.62, 0.28, 0.13), (0.86, 0.58, 0.32), (0.97, 0.84,
 
 
 @dataclass(frozen=True)
-class Site:
+class PhantomSite:
     """A clinic: whom it sees and how its camera renders them."""
 
     name: str
@@ -47,10 +47,10 @@ class Site:
 
 
 SITES = (
-    Site("north", 90, (12, 16), (0.4, 0.65), (0.75, 1), 0, (1.0, 1.0, 1.0), 1.0, 0.0, blur=0.4, noise=0.02, vignette=0.3),
-    Site("east", 75, (14, 19), (0.45, 0.7), (0.6, 0.9), 0.3, (1.1, 0.82, 0.58), 0.8, -0.06, blur=0.8, noise=0.03, vignette=0.5),
-    Site("south", 60, (11, 15), (0.4, 0.6), (0.8, 1), 0.5, (0.78, 1.06, 1.4), 0.75, 0.15, blur=0.6, noise=0.06, vignette=0.15),
-    Site("west", 45, (12, 18), (0.4, 0.75), (0.6, 0.9), 0.75, (0.7, 0.95, 0.95), 0.5, -0.12, blur=1.3, noise=0.04, vignette=0.6),
+    PhantomSite("north", 90, (12, 16), (0.4, 0.65), (0.75, 1), 0, (1.0, 1.0, 1.0), 1.0, 0.0, blur=0.4, noise=0.02, vignette=0.3),
+    PhantomSite("east", 75, (14, 19), (0.45, 0.7), (0.6, 0.9), 0.3, (1.1, 0.82, 0.58), 0.8, -0.06, blur=0.8, noise=0.03, vignette=0.5),
+    PhantomSite("south", 60, (11, 15), (0.4, 0.6), (0.8, 1), 0.5, (0.78, 1.06, 1.4), 0.75, 0.15, blur=0.6, noise=0.06, vignette=0.15),
+    PhantomSite("west", 45, (12, 18), (0.4, 0.75), (0.6, 0.9), 0.75, (0.7, 0.95, 0.95), 0.5, -0.12, blur=1.3, noise=0.04, vignette=0.6),
 )
 
 
@@ -93,7 +93,7 @@ class _Anatomy(NamedTuple):
     angle: Floats  # direction from there
 
 
-def _visit(site: Site, rng: np.random.Generator) -> Domain:
+def _visit(site: PhantomSite, rng: np.random.Generator) -> Domain:
     draws = _Draws(rng, site.images)
     anatomy = _anatomy(site, draws)
     images = _photograph(site, _scene(site, anatomy, draws), draws)
@@ -101,7 +101,7 @@ def _visit(site: Site, rng: np.random.Generator) -> Domain:
     return Domain(site.name, images, masks, groups=np.array([f"{site.name}-{patient:03d}" for patient in draws.patients]))
 
 
-def _anatomy(site: Site, draws: _Draws) -> _Anatomy:
+def _anatomy(site: PhantomSite, draws: _Draws) -> _Anatomy:
     row, column = MIDDLE + draws.eye(-6, 6), MIDDLE + draws.eye(-6, 6)
     away, angle = _polar(row, column)
     radius = draws.patient(*site.radius) * draws.eye(0.95, 1.05)
@@ -121,7 +121,7 @@ def _oval(radius: Floats, tall: Floats, angle: Floats, draws: _Draws) -> Floats:
     return oval
 
 
-def _scene(site: Site, anatomy: _Anatomy, draws: _Draws) -> Floats:
+def _scene(site: PhantomSite, anatomy: _Anatomy, draws: _Draws) -> Floats:
     """The back of the eye before any camera: colours in 0..1, [eyes, 3, 64, 64]."""
     mottle = 1 + 0.09 * (_mottle(anatomy.disc.shape, 1.5, draws.rng) + _mottle(anatomy.disc.shape, 6, draws.rng))
     scene = _colour(FUNDUS) * (mottle * draws.patient(0.85, 1.15))[:, None]
@@ -150,7 +150,7 @@ def _vessels(anatomy: _Anatomy, draws: _Draws) -> Floats:
     return cover
 
 
-def _photograph(site: Site, scene: Floats, draws: _Draws) -> NDArray[np.uint8]:
+def _photograph(site: PhantomSite, scene: Floats, draws: _Draws) -> NDArray[np.uint8]:
     """The scene as the site's camera stores it."""
     off_axis, _ = _polar(MIDDLE + draws.eye(-5, 5), MIDDLE + draws.eye(-5, 5))
     light = (1 - 2 * site.vignette * (off_axis / SIZE) ** 2) * draws.eye(0.92, 1.08)

@@ -16,7 +16,7 @@ from unseen.data.sets.camelyon17 import DOMAINS as CAMELYON_DOMAINS
 from unseen.data.sets.camelyon17 import read_camelyon17
 from unseen.data.sets.digits5 import DOMAINS as DIGITS
 from unseen.data.sets.digits5 import read_digits5
-from unseen.data.sets.entry import Entry
+from unseen.data.sets.entry import DatasetEntry
 from unseen.data.sets.vessels import read_vessels
 
 __all__ = ["DATASETS", "OWN_FOLDER", "OWN_TABLE"]
@@ -48,20 +48,20 @@ def _phantom_sites() -> DomainDataset:
     return phantom_sites()
 
 
-def _in_folders(name: str, about: str, domains: dict[str, tuple[str, ...]]) -> Entry:
+def _in_folders(name: str, about: str, domains: dict[str, tuple[str, ...]]) -> DatasetEntry:
     layout = f"<domain>/<class>/<image> with the domains {', '.join(domains)}"
-    return Entry(name, "classification", about, layout, domains=tuple(domains), read=partial(read_classes, domains=domains))
+    return DatasetEntry(name, "classification", about, layout, domains=tuple(domains), read=partial(read_classes, domains=domains))
 
 
 def _own_folder(source: Source) -> ReadPlan:
     return read_sites(source) if has_masks(source) else read_classes(source)
 
 
-OWN_FOLDER = Entry("folder", "classification", "your own folders", f"either {CLASS_LAYOUT}; or {SITE_LAYOUT}", read=_own_folder)
-OWN_TABLE = Entry("csv", "classification", "your own table", CSV_LAYOUT, read=read_manifest)
+OWN_FOLDER = DatasetEntry("folder", "classification", "your own folders", f"either {CLASS_LAYOUT}; or {SITE_LAYOUT}", read=_own_folder)
+OWN_TABLE = DatasetEntry("csv", "classification", "your own table", CSV_LAYOUT, read=read_manifest)
 
 _ENTRIES = (
-    Entry(
+    DatasetEntry(
         "styled-digits",
         "classification",
         "handwritten digits in four styles; made on the spot, nothing to download",
@@ -70,7 +70,7 @@ _ENTRIES = (
         domains=("plain", "textured", "inverted", "outline"),
         make=_styled_digits,
     ),
-    Entry(
+    DatasetEntry(
         "phantom-sites",
         "segmentation",
         "phantoms of disc and cup at several sites; made on the spot, nothing to download",
@@ -79,7 +79,7 @@ _ENTRIES = (
         domains=("north", "east", "south", "west"),
         make=_phantom_sites,
     ),
-    Entry(
+    DatasetEntry(
         "pacs",
         "classification",
         "photos, art paintings, cartoons and sketches; 9,991 images of 7 classes",
@@ -94,7 +94,7 @@ _ENTRIES = (
     _in_folders("terra-incognita", "wild animals at four camera traps; 24,788 images of 10 classes", TERRA),
     _in_folders("office-caltech10", "office objects from four cameras and shops; 2,533 images of 10 classes", OFFICE_CALTECH),
     _in_folders("domainnet", "six styles; 586,575 images of 345 classes", DOMAINNET),
-    Entry(
+    DatasetEntry(
         "digits5",
         "classification",
         "digits: MNIST, MNIST-M, SVHN, SynthDigits, USPS; at least two of them",
@@ -106,7 +106,7 @@ _ENTRIES = (
         marks=(r"-idx3-ubyte(\.gz)?$", r"usps(\.t)?\.bz2$", r"_32x32\.mat$", r"mnist_m_(train|test)"),
         read=read_digits5,
     ),
-    Entry(
+    DatasetEntry(
         "camelyon17",
         "classification",
         "tumour in lymph node patches of five hospitals (WILDS); 455,954 patches",
@@ -117,7 +117,7 @@ _ENTRIES = (
         marks=(r"patch_patient_\d+_node_\d+_x_",),
         read=read_camelyon17,
     ),
-    Entry(
+    DatasetEntry(
         "camelyon17-tenth",
         "classification",
         "a tenth of camelyon17, stratified by hospital and class",
@@ -127,7 +127,7 @@ _ENTRIES = (
         domains=CAMELYON_DOMAINS,
         read=partial(read_camelyon17, fraction=0.1),
     ),
-    Entry(
+    DatasetEntry(
         "gdrbench",
         "classification",
         "diabetic retinopathy, five grades, up to eight sites",
@@ -137,7 +137,7 @@ _ENTRIES = (
         marks=(r"/mild_npdr/",),
         read=gdrbench.read_gdrbench,
     ),
-    Entry(
+    DatasetEntry(
         "isic2019",
         "classification",
         "skin lesions of 8 kinds from six centres (FLamby's Fed-ISIC2019); 23,247 images",
@@ -147,7 +147,7 @@ _ENTRIES = (
         marks=(r"(^|/)ISIC_\d+\.jpg$",),
         read=isic2019.read_isic2019,
     ),
-    Entry(
+    DatasetEntry(
         "midog2022",
         "classification",
         "mitotic figures and look-alikes in five kinds of tumour; patches around 20,552 annotated cells",
@@ -158,7 +158,7 @@ _ENTRIES = (
         marks=(r"(^|/)MIDOG[^/]*\.json$",),
         read=midog.read_midog,
     ),
-    Entry(
+    DatasetEntry(
         "fundus",
         "segmentation",
         "optic disc and cup in fundus photographs of four sites (DoFE's release)",
@@ -169,7 +169,7 @@ _ENTRIES = (
         marks=(r"Domain\d+/(train|test)/ROIs/",),
         read=fundus.read_fundus,
     ),
-    Entry(
+    DatasetEntry(
         "prostate",
         "segmentation",
         "prostate in MRI of six sites; 116 volumes cut into axial slices",
@@ -180,7 +180,7 @@ _ENTRIES = (
         marks=(r"\.nii(\.gz)?$",),
         read=prostate.read_prostate,
     ),
-    Entry(
+    DatasetEntry(
         "retinal-vessels",
         "segmentation",
         "vessels in fundus photographs, a site for each collection (DRIVE, HRF, STARE, CHASE, LES ...)",
@@ -191,4 +191,4 @@ _ENTRIES = (
     ),
 )
 
-DATASETS: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+DATASETS: dict[str, DatasetEntry] = {entry.name: entry for entry in _ENTRIES}

@@ -13,11 +13,11 @@ from unseen.errors import BadInput, SiteProcessLost
 from unseen.federation.kits import open_kit
 from unseen.federation.messages import SignedMessage
 
-__all__ = ["Site", "join"]
+__all__ = ["SiteSettings", "join"]
 
 
 @dataclass(frozen=True)
-class Site:
+class SiteSettings:
     """What a site brings."""
 
     kit: str
@@ -33,7 +33,7 @@ class Site:
 class SiteProcess:
     """The process with the data. If it ends in the middle of a message, it is started again and the message is given once more."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: SiteSettings) -> None:
         self._site = site
         self._log = Path(site.folder) / "site.log"
         self.about: dict[str, Any] = {}
@@ -70,7 +70,7 @@ class SiteProcess:
         self._process.stop()
 
 
-def join(site: Site, server: str | None, say: Callable[[str], None]) -> None:
+def join(site: SiteSettings, server: str | None, say: Callable[[str], None]) -> None:
     """Check the data, connect, and answer until interrupted."""
     os.umask(0o077)  # the processes started from here inherit it
     kit = open_kit(Path(site.kit), Path(site.folder))
