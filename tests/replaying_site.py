@@ -9,7 +9,7 @@ from pathlib import Path
 from unseen.federation.flower.node import Node
 from unseen.federation.kits import open_kit
 from unseen.federation.messages import SignedMessage
-from unseen.federation.site.join import SiteSettings, SiteProcess
+from unseen.federation.site.join import SiteProcess, SiteSettings
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from unseen.engines import checking
 from unseen.engines.child import ChildEnded
 from unseen.errors import SiteProcessLost
 from unseen.federation.messages import SignedMessage
-from unseen.federation.site.join import SiteSettings, SiteProcess
+from unseen.federation.site.join import SiteProcess, SiteSettings
 from unseen.methods.fedsb import Down, Up
 from unseen.payload import refuse_unusable
 from unseen.runs.watch import Silent
