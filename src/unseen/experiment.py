@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,11 +12,13 @@ import torch
 
 from unseen import settings
 from unseen.data.domain import DomainDataset
+from unseen.data.own import dataset_of
 from unseen.errors import BadInput, nearest
 from unseen.method import Method
 from unseen.methods import method_class, name_of_method
+from unseen.own_code import MEMORY, Own, names_code, refuse_own_code, texts_in, where_it_is
 from unseen.parts import PARTS
-from unseen.settings import Setting, changed, hyper, settings_of, values_of
+from unseen.settings import Configured, Setting, changed, hyper, part, settings_of, values_of
 
 __all__ = ["Experiment", "departures", "options", "read_experiment"]
 
@@ -26,23 +28,34 @@ class Experiment:
     """Everything that a run's numbers depend on. Where results go and how many processes share the work is no part of it."""
 
     method: Method[Any]
-    data: str | DomainDataset = hyper("styled-digits", "data set: a name, folder:PATH or csv:FILE")
+    data: str | DomainDataset | Own | Mapping[str, Any] | Callable[..., Any] = hyper(
+        "styled-digits", "data set: a name, folder:PATH, csv:FILE or FILE.py:NAME", own="data"
+    )
     target: str | None = hyper(None, "the domain that stays unseen")
     rounds: int = hyper(20, "communication rounds", low=1)
     seed: int = hyper(0, "what all randomness is derived from", low=0)
-    network: str | None = hyper(None, "task network; none takes the data set's own")
+    network: str | Own | Callable[..., Any] | None = hyper(
+        None, "task network: a name or FILE.py:NAME; none takes the data set's own", own="network"
+    )
     weights: str | None = hyper(None, "initial weights: imagenet, or a file; none starts from random ones")
     protocol: str = hyper("leave-one-domain-out", "who is unseen: leave-one-domain-out or single-source")
     source: str | None = hyper(None, "the only source domain (single-source)")
     sources: str | None = hyper(None, "a choice of source domains, separated by commas; none takes all")
     held_out: str | None = hyper(None, "a source domain that does not train and serves to select a round")
-    partition: str = hyper("per-domain", "who holds what: per-domain, split, dial:X, dirichlet:X, pooled, file:PATH")
+    partition: str | Own | Callable[..., Any] = hyper(
+        "per-domain", "who holds what: per-domain, split, dial:X, dirichlet:X, pooled, file:PATH, FILE.py:NAME", own="partition"
+    )
     clients: int | None = hyper(None, "number of clients, where the partition leaves it open", low=1)
     participation: float = hyper(1.0, "share of the clients that is drawn for each round", low=0.0, high=1.0)
     minimum: int = hyper(2, "the fewest training samples that a partition leaves a client", low=1)
     validation: float = hyper(0.1, "share of each domain that clients keep for validation", low=0.0, high=0.9)
     size: int | None = hyper(None, "image side in pixels; none takes the data set's own", low=8)
-    augment: str = hyper("auto", "augmentation recipe; auto takes the data set's own")
+    augment: str | Own | Callable[..., Any] = hyper(
+        "auto", "augmentation: a recipe or FILE.py:NAME; auto takes the data set's own", own="augment"
+    )
+    metric: str | Own | Callable[..., Any] | None = hyper(
+        None, "what selection and tables go by: a metric's name or FILE.py:NAME; none takes the task's", own="metric"
+    )
     device: Literal["auto", "cpu", "cuda"] = hyper("auto", "where networks run")
     precision: Literal["fp32", "bf16", "auto"] = hyper("fp32", "number format of the forward pass; auto: what is faster here")
     threads: int = hyper(1, "threads of one client's task", low=1)
@@ -51,6 +64,12 @@ class Experiment:
 
     def __post_init__(self) -> None:
         problems = []
+        if not isinstance(self.method, Method):
+            what = f"the class {self.method.__name__}" if isinstance(self.method, type) else repr(self.method)
+            made = self.method.__name__ if isinstance(self.method, type) else "FedSB"
+            problems.append(f"method is {what}; give an object: {made}()")
+        if isinstance(self.data, Mapping) and not names_code(self.data.get("name")):
+            object.__setattr__(self, "data", dataset_of(self.data, "own"))
         for setting in options():
             if setting.name == "data" and isinstance(self.data, DomainDataset):
                 continue
@@ -71,14 +90,21 @@ class Experiment:
     def description(self) -> dict[str, Any]:
         """The experiment as plain values: the heart of run.json, and what a worker process rebuilds it from."""
         plain = {s.name: getattr(self, s.name) for s in options()}
+        plain |= {name: value.spec for name, value in plain.items() if isinstance(value, Own)}
         if isinstance(self.data, DomainDataset):
-            plain["data"] = f"memory:{self.data.name}"
-        return {"method": name_of_method(type(self.method)), "set": values_of(self.method), **plain}
+            plain["data"] = f"{MEMORY}{self.data.name}"
+        return {"method": name_of_method(type(self.method)), "set": values_of(self.method, _name_of_part), **plain}
 
     @property
     def rebuildable(self) -> bool:
-        """Whether another process can make the same experiment from its description."""
-        return isinstance(self.data, str) and not name_of_method(type(self.method)).startswith("memory:")
+        """Whether another process can make the same experiment from its description: nothing of it lives in memory alone."""
+        described = {key: value for key, value in self.description().items() if key != "label"}
+        return not any(text.startswith(MEMORY) for text in texts_in(described))
+
+
+def _name_of_part(thing: Configured) -> str:
+    cls = type(thing)
+    return part(thing) if cls in PARTS.values() else where_it_is(cls)
 
 
 def options() -> list[Setting]:
@@ -86,14 +112,17 @@ def options() -> list[Setting]:
     hints = typing.get_type_hints(Experiment)
     fields = [f for f in dataclasses.fields(Experiment) if f.name != "method"]
     plain = {"data": str}
-    return [
-        Setting(f.name, plain.get(f.name, hints[f.name]), f.default, f.metadata["meaning"], "", f.metadata["low"], f.metadata["high"])
-        for f in fields
-    ]
+    told = [(f, f.metadata) for f in fields]
+    return [Setting(f.name, plain.get(f.name, hints[f.name]), f.default, m["meaning"], "", m["low"], m["high"], m["own"]) for f, m in told]
 
 
-def read_experiment(values: Mapping[str, Any]) -> Experiment:
-    """An experiment from plain values (a TOML file, options, a description), with every mistake reported at once."""
+def read_experiment(values: Mapping[str, Any], *, own_code: bool = False) -> Experiment:
+    """An experiment from plain values (a TOML file, options, a description), with every mistake reported at once.
+
+    `own_code`: the values are those of the user who runs this, so that files which they name as FILE.py:NAME are imported.
+    """
+    if not own_code:
+        refuse_own_code(values)
     problems: list[str] = []
     known = {s.name: s for s in options()}
     ready: dict[str, Any] = {}
@@ -143,7 +172,7 @@ def departures(experiment: Experiment, dataset: DomainDataset) -> dict[str, list
     reference = values_of(settings.build(cls, {k: v for k, v in paper.items() if k in own}, PARTS))
     rows = {name: [before, now] for name, (before, now) in changed(experiment.method, reference).items()}
     around = {k: v for k, v in paper.items() if k not in own}
-    here = {k: getattr(experiment, k) for k in around}
+    here = {k: str(v) if isinstance(v := getattr(experiment, k), Own) else v for k in around}
     if here.get("augment") == "auto":
         here["augment"] = dataset.augment
     if "network" in here and here["network"] is None:

@@ -30,12 +30,12 @@ def run(
         Path | None, typer.Argument(help="a TOML file with the same keys as the options; options win", show_default=False)
     ] = None,
     method: Annotated[str | None, typer.Option(help="a method's name (see `unseen methods`) or FILE.py:CLASS")] = None,
-    data: Annotated[str | None, typer.Option(help="a data set's name (see `unseen data`), folder:PATH or csv:FILE")] = None,
+    data: Annotated[str | None, typer.Option(help="a data set's name (see `unseen data`), folder:PATH, csv:FILE or FILE.py:NAME")] = None,
     target: Annotated[str | None, typer.Option(help="the domain that stays unseen")] = None,
     rounds: Annotated[int | None, typer.Option(help="communication rounds")] = None,
     seed: Annotated[int | None, typer.Option(help="what all randomness is derived from")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for the run; default runs/METHOD-FOLD-SEED")] = None,
-    network: Annotated[str | None, typer.Option(help="task network (see `unseen networks`)")] = None,
+    network: Annotated[str | None, typer.Option(help="task network (see `unseen networks`) or FILE.py:NAME")] = None,
     weights: Annotated[str | None, typer.Option(help="initial weights: imagenet, or a file")] = None,
     preset: Annotated[str | None, typer.Option(help="the method's settings as in its paper, or as its code was released")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE of the method, repeatable")] = None,
@@ -43,12 +43,13 @@ def run(
     source: Annotated[str | None, typer.Option(help="the only source domain (single-source)")] = None,
     sources: Annotated[str | None, typer.Option(help="a choice of source domains: a,b,c")] = None,
     held_out: Annotated[str | None, typer.Option(help="a source domain that only serves to select a round")] = None,
-    partition: Annotated[str | None, typer.Option(help="per-domain, split, dial:X, dirichlet:X, pooled or file:PATH")] = None,
+    partition: Annotated[str | None, typer.Option(help="per-domain, split, dial:X, dirichlet:X, pooled, file:PATH or FILE.py:NAME")] = None,
     clients: Annotated[int | None, typer.Option(help="number of clients, where the partition leaves it open")] = None,
     minimum: Annotated[int | None, typer.Option(help="the fewest training samples that a partition leaves a client")] = None,
     validation: Annotated[float | None, typer.Option(help="share of each domain kept for validation")] = None,
     size: Annotated[int | None, typer.Option(help="image side in pixels")] = None,
-    augment: Annotated[str | None, typer.Option(help="augmentation recipe")] = None,
+    augment: Annotated[str | None, typer.Option(help="augmentation recipe or FILE.py:NAME")] = None,
+    metric: Annotated[str | None, typer.Option(help="what selection and tables go by: a metric's name or FILE.py:NAME")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16, or auto: what is faster here")] = None,
     threads: Annotated[int | None, typer.Option(help="threads of one client's task")] = None,
@@ -89,7 +90,7 @@ def _run(values: dict[str, Any], about: dict[str, Any], resume: bool, quiet: boo
     if not isinstance(about.get("out", ""), str | Path):
         problems.append(f"out is {about['out']!r}; expected a folder")
     try:
-        experiment = read_experiment(values)
+        experiment = read_experiment(values, own_code=True)
     except BadInput as bad:
         raise BadInput([*problems, *bad.problems]) from None
     if problems:

@@ -16,7 +16,7 @@ from unseen.errors import BadInput
 from unseen.networks.headed import HeadedNet
 from unseen.state import State
 
-__all__ = ["Official", "load_weights"]
+__all__ = ["Official", "load_weights", "read_weights"]
 
 _HASH_IN_NAME = re.compile(r"-([0-9a-f]{8,64})\.(?:pth|pt|safetensors)$")
 
@@ -37,7 +37,7 @@ def load_weights(net: HeadedNet, weights: str | Path, official: Official | None)
     Anything else that differs is refused.
     """
     path = _imagenet_file(official) if weights == "imagenet" else Path(weights)
-    net.load_state_dict(_fit(net.translate(_read(path)), net, path.name))
+    net.load_state_dict(_fit(net.translate(read_weights(path)), net, path.name))
 
 
 def _imagenet_file(official: Official | None) -> Path:
@@ -58,7 +58,7 @@ def _imagenet_file(official: Official | None) -> Path:
     return path
 
 
-def _read(path: Path) -> State:
+def read_weights(path: Path) -> State:
     """The tensors of a weight file, after a check of its hash where its name carries one. Nothing in it is executed."""
     if not path.is_file():
         raise BadInput(f"no weight file {path}; give a .pth or .safetensors file, or 'imagenet'")
