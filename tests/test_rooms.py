@@ -22,7 +22,22 @@ ROWS = (  # of docs/pictures/rooms.svg, from the top
     {"engines", "federation"},
     {"experiment", "experiment_options", "world", "scoring", "runs"},
     {"methods", "parts", "method", "client", "payload", "optimizers"},
-    {"networks", "data", "device", "ops", "settings", "state", "codec", "task", "metrics", "randomness", "errors", "files", "version"},
+    {
+        "networks",
+        "data",
+        "device",
+        "ops",
+        "settings",
+        "state",
+        "codec",
+        "task",
+        "metrics",
+        "randomness",
+        "errors",
+        "files",
+        "version",
+        "own_code",
+    },
 )
 
 

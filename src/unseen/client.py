@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unseen.data.augment import Augment
+from unseen.data.augment import Augmentation
 from unseen.data.domain import Holding, Pixels, Samples, normalise
 from unseen.device.formats import fast_precision, memory_format
-from unseen.device.graphs import StepGraphs
+from unseen.device.graphs import RECORDABLE, StepGraphs
 from unseen.device.resident import SampleReader
 from unseen.device.streams import Ahead
 from unseen.payload import Memory
@@ -31,7 +31,7 @@ M = TypeVar("M", bound=Memory)
 Step = TypeVar("Step", bound=Callable[..., Any])
 Recall = Callable[[type[Any]], Any]
 _PRETRAINED = -1  # in the place of a number: networks that are lent to be written to begin at 0
-_FAST: dict[type[Optimizer], dict[str, Any]] = {
+_FAST: dict[Callable[..., Optimizer], dict[str, Any]] = {
     torch.optim.Adam: {"fused": True, "capturable": True},
     torch.optim.SGD: {"fused": True},
 }
@@ -81,11 +81,14 @@ class Pool:
         tensors = (t for net in self._networks.values() for t in (*net.parameters(), *net.buffers()))
         return {t.untyped_storage().data_ptr() for t in tensors}
 
-    def optimizer(self, kind: type[Optimizer], nets: Sequence[nn.Module], settings: dict[str, Any]) -> Optimizer:
+    def optimizer(self, kind: Callable[..., Optimizer], nets: Sequence[nn.Module], settings: dict[str, Any]) -> Optimizer:
+        parameters = [p for net in nets for p in net.parameters()]
+        if kind not in RECORDABLE:  # how its state begins, and whether all of it lies in `state`, is known to nobody here
+            return kind(parameters, **settings)
         key = (kind, *(id(net) for net in nets), *sorted(settings.items()))
         if key not in self._optimizers:
             fast = _FAST.get(kind, {}) if self.graphs is not None else {}
-            self._optimizers[key] = kind([p for net in nets for p in net.parameters()], **{**fast, **settings})
+            self._optimizers[key] = kind(parameters, **{**fast, **settings})
         optimizer = self._optimizers[key]
         if self.graphs is None:
             optimizer.state.clear()
@@ -108,7 +111,7 @@ class Client:
         reader: SampleReader,
         rng: torch.Generator,
         pixels: Pixels,
-        augment: Augment,
+        augment: Augmentation,
         precision: Precision = "fp32",
         recall: Recall = lambda kind: None,
     ) -> None:
@@ -144,7 +147,7 @@ class Client:
         """The names of a part of a network's state: its parameters, its buffers, its head, its normalisation."""
         return self._pool.entries(role).names(part)
 
-    def optimizer(self, kind: type[Optimizer], net: nn.Module | Sequence[nn.Module], **settings: Any) -> Any:
+    def optimizer(self, kind: Callable[..., Optimizer], net: nn.Module | Sequence[nn.Module], **settings: Any) -> Any:
         """A fresh optimiser of that kind over the parameters of one network or several."""
         return self._pool.optimizer(kind, [net] if isinstance(net, nn.Module) else list(net), settings)
 

@@ -10,12 +10,14 @@ import torch
 
 from unseen import settings
 from unseen.data.domain import DomainDataset
+from unseen.data.own import dataset_of
 from unseen.errors import BadInput, nearest
 from unseen.experiment_options import ExperimentOptions, options
 from unseen.method import Method
 from unseen.methods import method_class, name_of_method
+from unseen.own_code import MEMORY, Own, names_code, refuse_own_code, texts_in, where_it_is
 from unseen.parts import PARTS
-from unseen.settings import changed, settings_of, values_of
+from unseen.settings import Configured, changed, part, settings_of, values_of
 
 __all__ = ["Experiment", "departures", "read_experiment"]
 
@@ -26,6 +28,12 @@ class Experiment(ExperimentOptions):
 
     def __post_init__(self) -> None:
         problems = []
+        if not isinstance(self.method, Method):
+            what = f"the class {self.method.__name__}" if isinstance(self.method, type) else repr(self.method)
+            made = self.method.__name__ if isinstance(self.method, type) else "FedSB"
+            problems.append(f"method is {what}; give an object: {made}()")
+        if isinstance(self.data, Mapping) and not names_code(self.data.get("name")):
+            object.__setattr__(self, "data", dataset_of(self.data, "own"))
         for setting in options():
             if setting.name == "data" and isinstance(self.data, DomainDataset):
                 continue
@@ -46,18 +54,30 @@ class Experiment(ExperimentOptions):
     def description(self) -> dict[str, Any]:
         """The experiment as plain values: the heart of run.json, and what a worker process rebuilds it from."""
         plain = {s.name: getattr(self, s.name) for s in options()}
+        plain |= {name: value.spec for name, value in plain.items() if isinstance(value, Own)}
         if isinstance(self.data, DomainDataset):
-            plain["data"] = f"memory:{self.data.name}"
-        return {"method": name_of_method(type(self.method)), "set": values_of(self.method), **plain}
+            plain["data"] = f"{MEMORY}{self.data.name}"
+        return {"method": name_of_method(type(self.method)), "set": values_of(self.method, _name_of_part), **plain}
 
     @property
     def rebuildable(self) -> bool:
-        """Whether another process can make the same experiment from its description."""
-        return isinstance(self.data, str) and not name_of_method(type(self.method)).startswith("memory:")
+        """Whether another process can make the same experiment from its description: nothing of it lives in memory alone."""
+        described = {key: value for key, value in self.description().items() if key != "label"}
+        return not any(text.startswith(MEMORY) for text in texts_in(described))
 
 
-def read_experiment(values: Mapping[str, Any]) -> Experiment:
-    """An experiment from plain values (a TOML file, options, a description), with every mistake reported at once."""
+def _name_of_part(thing: Configured) -> str:
+    cls = type(thing)
+    return part(thing) if cls in PARTS.values() else where_it_is(cls)
+
+
+def read_experiment(values: Mapping[str, Any], *, own_code: bool = False) -> Experiment:
+    """An experiment from plain values (a TOML file, options, a description), with every mistake reported at once.
+
+    `own_code`: the values are those of the user who runs this, so that files which they name as FILE.py:NAME are imported.
+    """
+    if not own_code:
+        refuse_own_code(values)
     problems: list[str] = []
     known = {s.name: s for s in options()}
     ready: dict[str, Any] = {}
@@ -107,7 +127,7 @@ def departures(experiment: Experiment, dataset: DomainDataset) -> dict[str, list
     reference = values_of(settings.build(cls, {k: v for k, v in paper.items() if k in own}, PARTS))
     rows = {name: [before, now] for name, (before, now) in changed(experiment.method, reference).items()}
     around = {k: v for k, v in paper.items() if k not in own}
-    here = {k: getattr(experiment, k) for k in around}
+    here = {k: str(v) if isinstance(v := getattr(experiment, k), Own) else v for k in around}
     if here.get("augment") == "auto":
         here["augment"] = dataset.augment
     if "network" in here and here["network"] is None:

@@ -37,8 +37,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unseen.errors import BadInput
+from unseen.own_code import Own
 
-__all__ = ["ClassMeter", "MaskMeter", "Meter", "calibration_error", "hausdorff", "surface_distances"]
+__all__ = [
+    "OF_CLASSES", "OF_MASKS", "ClassMeter", "MaskMeter", "Meter", "calibration_error", "hausdorff", "own_score", "surface_distances",
+]  # fmt: skip
+
+# The metrics above, and whether higher is better.
+OF_CLASSES = {
+    "loss": False, "accuracy": True, "weighted_accuracy": True, "balanced_accuracy": True, "weighted_f1": True, "weighted_auc": True,
+    "ece": False,
+}  # fmt: skip
+OF_MASKS = {"loss": False, "dice": True, "hd": False, "hd95": False, "unmatched": False}
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Mask = NDArray[np.bool_]
@@ -53,11 +63,23 @@ class Meter(Protocol):
     def compute(self) -> dict[str, float]: ...
 
 
-class ClassMeter:
-    """The metrics of a classification; `quick`: loss and accuracy alone."""
+def own_score(own: Own, probabilities: Tensor, labels: Tensor) -> float:
+    """A user's own metric over a whole validation part or domain."""
+    score = own(probabilities, labels)
+    try:
+        value = float(score)
+    except (TypeError, ValueError):
+        raise BadInput(f"metric {own} returned a {type(score).__name__}; expected a number") from None
+    if not math.isfinite(value):
+        raise BadInput(f"metric {own} returned {value} for {len(labels)} samples; expected a finite number")
+    return value
 
-    def __init__(self, loss: Loss, quick: bool = False) -> None:
-        self._loss, self._quick = loss, quick
+
+class ClassMeter:
+    """The metrics of a classification; `quick`: loss and accuracy alone. `own`: a user's own beside them."""
+
+    def __init__(self, loss: Loss, quick: bool = False, own: Own | None = None) -> None:
+        self._loss, self._quick, self._own = loss, quick, own
         self._logits: list[Tensor] = []
         self._labels: list[Tensor] = []
 
@@ -74,7 +96,10 @@ class ClassMeter:
         classes = logits.shape[1]
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
             raise BadInput(f"labels run from {labels.min()} to {labels.max()}; a network of {classes} outputs knows 0 to {classes - 1}")
-        return _finite(_class_metrics(logits, labels, self._loss, self._quick)) if len(labels) else {}
+        if not len(labels):
+            return {}
+        metrics = _finite(_class_metrics(logits, labels, self._loss, self._quick))
+        return metrics | ({self._own.name: own_score(self._own, logits.softmax(1), labels)} if self._own else {})
 
 
 def _class_metrics(logits: Tensor, labels: Tensor, loss: Loss, quick: bool) -> dict[str, float]:
@@ -131,10 +156,11 @@ def calibration_error(confidence: Tensor, correct: Tensor, bins: int = 15) -> fl
 
 
 class MaskMeter:
-    """The metrics of a segmentation; `quick`: without the surface distances, which are costly."""
+    """The metrics of a segmentation; `quick`: without the surface distances, which are costly. `own`: a user's own beside them."""
 
-    def __init__(self, structures: Sequence[str], loss: Loss, quick: bool = False) -> None:
-        self._structures, self._loss, self._quick = tuple(structures), loss, quick
+    def __init__(self, structures: Sequence[str], loss: Loss, quick: bool = False, own: Own | None = None) -> None:
+        self._structures, self._loss, self._quick, self._own = tuple(structures), loss, quick, own
+        self._whole: list[tuple[Tensor, Tensor]] = []  # probabilities and masks, kept for a user's own metric alone
         self._losses: list[Tensor] = []
         self._waiting: list[_Batch] = []
         self._scores: dict[str, list[NDArray[Any]]] = {}  # per metric: [cases, structures], a part per batch
@@ -149,6 +175,8 @@ class MaskMeter:
         both = None if self._quick else found.byte().add_(truth.byte(), alpha=2)  # two masks in one byte
         self._waiting.append(_Batch(sizes, both, spacing))
         self._cases += len(logits)
+        if self._own:
+            self._whole.append((logits.sigmoid().cpu(), labels.cpu().clone()))
 
     def compute(self) -> dict[str, float]:
         if not self._cases:
@@ -157,7 +185,10 @@ class MaskMeter:
         for name, values in self._table().items():
             each = values.sum(0) if name == "unmatched" else values.mean(0)
             metrics |= self._named(name, each)
-        return _finite(metrics)
+        own = {}
+        if self._own:
+            own[self._own.name] = own_score(self._own, *(torch.cat(parts) for parts in zip(*self._whole, strict=True)))
+        return _finite(metrics) | own
 
     def cases(self) -> list[dict[str, float]]:
         """The metrics of every case, in the order in which they came; their means are what `compute` gives."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -10,9 +10,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from unseen.client import Client
+from unseen.errors import BadInput
+from unseen.own_code import Own, telling_where
 from unseen.state import State
 
-__all__ = ["OptimizerName", "make_optimizer", "moments_of", "restore_moments"]
+__all__ = ["OptimizerName", "make_optimizer", "moments_of", "restore_moments", "unfit_optimizer"]
 
 OptimizerName = Literal["adam", "sgd", "momentum"]
 _KINDS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
@@ -22,10 +24,24 @@ _KINDS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
 }
 
 
-def make_optimizer(client: Client, name: OptimizerName, net: nn.Module | Sequence[nn.Module], lr: float, **settings: Any) -> Any:
-    """A fresh optimiser for one task; its state does not outlive the task."""
-    kind, defaults = _KINDS[name]
+def make_optimizer(client: Client, name: Any, net: nn.Module | Sequence[nn.Module], lr: float, **settings: Any) -> Any:
+    """A fresh optimiser for one task, by name or a user's own; its state does not outlive the task."""
+    kind, defaults = (name.thing, name.options) if isinstance(name, Own) else _KINDS[name]
     return client.optimizer(kind, net, lr=lr, **{**defaults, **settings})
+
+
+def unfit_optimizer(name: Any, lr: float, weight_decay: float) -> Iterable[str]:
+    """Why a user's own optimiser cannot be made, one sentence."""
+    if not isinstance(name, Own):
+        return
+    try:
+        with telling_where(f"optimizer {name} cannot be made with (params, lr=, weight_decay=)"):
+            made = name([nn.Parameter(torch.zeros(1))], lr=lr, weight_decay=weight_decay)
+    except BadInput as bad:
+        yield str(bad)
+        return
+    if not isinstance(made, Optimizer):
+        yield f"optimizer {name} makes a {type(made).__name__}; expected a torch.optim.Optimizer"
 
 
 def moments_of(optimizer: Optimizer) -> State:

@@ -8,17 +8,30 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ClassVar, Literal, Self
 
 from unseen.errors import BadInput, nearest
+from unseen.own_code import MEMORY, Own, load, names_code, of_memory, options_text, where_it_is
 
 __all__ = ["Configured", "Setting", "changed", "group", "hyper", "parse_text", "part", "parts_in", "settings_of", "values_of"]
 
+_CALLED_WITH = {  # a user's own: what it is called with; none: whoever calls it looks at its signature
+    "network": None,
+    "optimizer": None,
+    "augment": ("x", "y", "rng"),
+    "partition": ("sources", "seed"),
+    "metric": ("probabilities", "labels"),
+    "data": None,
+}
 
-def hyper(default: Any, meaning: str, *, symbol: str = "", low: float | None = None, high: float | None = None) -> Any:
-    """A hyper-parameter as a dataclass field. `symbol` is the paper's; empty means "not in the paper"."""
-    return dataclasses.field(default=default, metadata={"meaning": meaning, "symbol": symbol, "low": low, "high": high})
+
+def hyper(default: Any, meaning: str, *, symbol: str = "", low: float | None = None, high: float | None = None, own: str = "") -> Any:
+    """A hyper-parameter as a dataclass field. `symbol` is the paper's; empty means "not in the paper".
+
+    `own` says as what it takes a user's code too: network, optimizer, augment, partition, metric or data.
+    """
+    return dataclasses.field(default=default, metadata={"meaning": meaning, "symbol": symbol, "low": low, "high": high, "own": own})
 
 
 def group(
@@ -72,12 +85,23 @@ class Configured:
                     continue
                 flat[s.name] = s.type
                 meaning, symbol = declared.meanings.get(s.name, s.meaning), declared.symbols.get(s.name, s.symbol)
-                setattr(cls, s.name, hyper(getattr(declared.fields, s.name), meaning, symbol=symbol, low=s.low, high=s.high))
+                setattr(cls, s.name, hyper(getattr(declared.fields, s.name), meaning, symbol=symbol, low=s.low, high=s.high, own=s.own))
             gathered = functools.cached_property(declared.gathered)
             gathered.__set_name__(cls, name)
             setattr(cls, name, gathered)
             cls.__groups__ = (*cls.__groups__, name)
         cls.__annotations__ = flat
+
+    def __new__(cls, *_: Any, **named: Any) -> Self:
+        """A field that there is not is a mistake like any other: one message with the nearest name."""
+        _refuse_undecorated(cls)
+        known = getattr(cls, "__dataclass_fields__", {})
+        if any(name not in known for name in named):
+            takes = inspect.signature(cls.__init__).parameters
+            strange = [name for name in named if name not in takes]
+            if strange and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+                raise BadInput([f"{cls.__name__} has no field {name!r}{nearest(name, known)}" for name in strange])
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         problems = []
@@ -113,6 +137,7 @@ class Setting:
     symbol: str
     low: float | None
     high: float | None
+    own: str = ""  # as what it takes a user's own code
 
     def read(self, value: Any) -> tuple[Any, str]:
         """The value as its declared type, and what is wrong with it ('' for nothing)."""
@@ -120,7 +145,16 @@ class Setting:
         expected = self.expected()
         if optional and (value is None or (value == "none" and hint is not str)):  # TOML has no null
             return None, ""
+        if self.own:
+            try:
+                value = _read_own(value, self.own)
+            except BadInput as bad:
+                return value, f"{self.name}: {bad}"
+            if isinstance(value, Own):
+                return value, ""
         if isinstance(hint, type) and issubclass(hint, Configured):
+            if isinstance(value, type) and issubclass(value, hint):
+                return value, f"{self.name} is the class {value.__name__}; give an object: {value.__name__}()"
             return (value, "") if isinstance(value, hint) else (value, f"{self.name} is {value!r}; expected {expected}")
         if typing.get_origin(hint) is Literal:
             options = typing.get_args(hint)
@@ -152,18 +186,31 @@ class Setting:
             text += f", at least {self.low:g}"
         elif self.high is not None:
             text += f", at most {self.high:g}"
-        return text + (", or none" if optional else "")
+        return text + (", FILE.py:NAME" if self.own else "") + (", or none" if optional else "")
 
 
 def settings_of(cls: type) -> list[Setting]:
     """The hyper-parameters of a method or a part, in the order they are declared; inherited ones come last."""
+    _refuse_undecorated(cls)
+    if not dataclasses.is_dataclass(cls):
+        return []
     hints = typing.get_type_hints(cls)
     own = inspect.get_annotations(cls)
     rows = []
     for field in sorted(dataclasses.fields(cls), key=lambda field: field.name not in own):
         get = field.metadata.get
-        rows.append(Setting(field.name, hints[field.name], field.default, get("meaning", ""), get("symbol", ""), get("low"), get("high")))
+        rows.append(
+            Setting(
+                field.name, hints[field.name], field.default, get("meaning", ""), get("symbol", ""), get("low"), get("high"), get("own", "")
+            )
+        )
     return rows
+
+
+def _refuse_undecorated(cls: type) -> None:
+    fields = [name for name, value in vars(cls).items() if isinstance(value, dataclasses.Field)]  # @dataclass takes them away
+    if fields:
+        raise BadInput(f"{cls.__name__} has the field {fields[0]!r} but is no dataclass; write @dataclass(frozen=True) above it")
 
 
 def parts_in(thing: Configured) -> list[Configured]:
@@ -172,9 +219,9 @@ def parts_in(thing: Configured) -> list[Configured]:
     return [value for name in names if isinstance(value := getattr(thing, name), Configured)]
 
 
-def values_of(thing: Configured) -> dict[str, Any]:
-    """Its hyper-parameters as plain values that JSON and TOML can hold; a part as a table with its name."""
-    return {s.name: _plain_value(getattr(thing, s.name)) for s in settings_of(type(thing))}
+def values_of(thing: Configured, named: Callable[[Configured], str] | None = None) -> dict[str, Any]:
+    """Its hyper-parameters as plain values that JSON and TOML can hold; a part as a table with its name, as `named` gives it."""
+    return {s.name: _plain_value(getattr(thing, s.name), named or part) for s in settings_of(type(thing))}
 
 
 def changed(thing: Configured, reference: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -184,7 +231,7 @@ def changed(thing: Configured, reference: Mapping[str, Any]) -> dict[str, tuple[
 
 
 def parse_text(text: str) -> Any:
-    """A value typed on the command line: number, true/false, none, a part `name:key=value,...`, else text.
+    """A value typed on the command line: number, true/false, none, a part `name:key=value,...`, else text (FILE.py:NAME too).
 
     >>> [parse_text(t) for t in ("3", "1e-3", "true", "none", "pass")]
     [3, 0.001, True, None, 'pass']
@@ -200,7 +247,7 @@ def parse_text(text: str) -> Any:
         except ValueError:
             continue
     name, colon, rest = text.partition(":")
-    if colon and "=" in rest:
+    if colon and "=" in rest and not names_code(text):
         pairs = (pair.partition("=") for pair in rest.split(","))
         return {"name": name.strip(), **{key.strip(): parse_text(value) for key, _, value in pairs}}
     return text
@@ -223,6 +270,9 @@ def build(cls: type[Any], values: Mapping[str, Any], parts: Mapping[str, type[Co
         _, problem = known[name].read(ready[name])
         if problem:
             problems.append(f"{label}: {problem}")
+    missing = sorted(getattr(cls, "__abstractmethods__", ()))
+    if missing and not problems:
+        problems.append(f"{cls.__name__} is not complete: it does not define {', '.join(missing)}")
     if problems:
         raise BadInput(problems)
     return cls(**ready)
@@ -237,6 +287,13 @@ def _read_part(value: Any, setting: Setting, parts: Mapping[str, type[Configured
         return value
     fitting = {name: cls for name, cls in parts.items() if issubclass(cls, hint)}
     name = table.get("name")
+    if isinstance(name, str) and names_code(name):
+        own, cls, options = load(name)
+        if not (isinstance(cls, type) and issubclass(cls, hint)):
+            raise BadInput(f"{setting.name} is {own}, which is no class that derives from {hint.__module__}.{hint.__name__}")
+        return build(cls, {**_options(options), **{k: v for k, v in table.items() if k != "name"}}, parts)
+    if isinstance(name, str) and name.startswith(MEMORY):
+        raise BadInput(_in_no_file(setting.name, name))
     if name not in fitting:
         raise BadInput(f"{setting.name} is {name!r}{nearest(str(name), fitting)}")
     return build(fitting[name], {k: v for k, v in table.items() if k != "name"}, parts)
@@ -244,17 +301,62 @@ def _read_part(value: Any, setting: Setting, parts: Mapping[str, type[Configured
 
 def part(thing: Configured) -> str:
     """The name by which configuration calls a part."""
-    return str(getattr(type(thing), "name", type(thing).__name__.lower()))
+    where = where_it_is(type(thing))
+    return str(getattr(type(thing), "name", type(thing).__name__.lower())) if where.startswith(MEMORY) else where
 
 
-def _plain_value(value: Any) -> Any:
-    return {"name": part(value), **values_of(value)} if isinstance(value, Configured) else value
+def _read_own(value: Any, kind: str) -> Any:
+    """What a user wrote for a setting that takes code of their own, as an Own where it is that."""
+    if isinstance(value, Own):
+        return value
+    named = isinstance(value, Mapping) and names_code(value.get("name"))
+    if names_code(value) or named:
+        spec, thing, text = load(value["name"] if named else value)
+        options = {**_options(text), **({k: v for k, v in value.items() if k != "name"} if named else {})}
+        own = Own(spec + options_text(options), thing, options)
+    elif callable(value):
+        own = of_memory(value)
+    elif isinstance(value, str) and value.startswith(MEMORY) and kind != "data":
+        raise BadInput(_in_no_file("it", value))
+    else:
+        return value
+    takes = _CALLED_WITH[kind]
+    if not callable(own.thing) and kind != "data":
+        raise BadInput(f"{own.spec} is a {type(own.thing).__name__}; expected a class or a function")
+    if takes is not None:
+        own.refuse_other_arguments(*takes)
+    return own
+
+
+def _in_no_file(name: str, value: str) -> str:
+    return (
+        f"{name} was {value.removeprefix(MEMORY)!r}, made in Python and in no file; give it in Python, or put it in a file as FILE.py:NAME"
+    )
+
+
+def _options(text: str) -> dict[str, Any]:
+    """`key=value,key=value` as values."""
+    options: dict[str, Any] = {}
+    for pair in text.split(",") if text.strip() else ():
+        key, equals, value = (piece.strip() for piece in pair.partition("="))
+        if not key or not equals or key in options:
+            raise BadInput(f"{pair!r} is no option; write each once, as in FILE.py:NAME:key=value,key=value")
+        options[key] = parse_text(value)
+    return options
+
+
+def _plain_value(value: Any, named: Callable[[Configured], str]) -> Any:
+    if isinstance(value, Own):
+        return value.spec
+    return {"name": named(value), **values_of(value, named)} if isinstance(value, Configured) else value
 
 
 def _plain(hint: Any) -> tuple[Any, bool]:
+    """The type without none and without what a user's own code is, and whether none is allowed."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        rest = [h for h in typing.get_args(hint) if h is not type(None)]
-        return (rest[0], True) if len(rest) == 1 else (hint, True)
+        kinds = typing.get_args(hint)
+        rest = [h for h in kinds if h is not type(None) and h is not Own and typing.get_origin(h) is not Callable]
+        return rest[0] if len(rest) == 1 else hint, type(None) in kinds
     return hint, False
 
 

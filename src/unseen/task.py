@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from unseen.metrics import ClassMeter, MaskMeter, Meter
+from unseen.errors import BadInput, choose
+from unseen.metrics import OF_CLASSES, OF_MASKS, ClassMeter, MaskMeter, Meter
+from unseen.own_code import Own
 
 __all__ = ["Classification", "Meter", "Segmentation", "Task", "dice_loss"]
 
@@ -18,6 +21,21 @@ class Task(ABC):
 
     name: str
     metric: str  # the one that selection goes by; higher is better
+    own_metric: Own | None  # a user's own, computed beside the others
+
+    @property
+    @abstractmethod
+    def metrics(self) -> dict[str, bool]:
+        """What meters tell, and whether higher is better."""
+
+    def going_by(self, metric: str | Own) -> Self:
+        """The task with another metric to select by: one of its own, or a user's."""
+        if not isinstance(metric, Own):
+            choose("metric where higher is better", metric, [name for name, higher in self.metrics.items() if higher])
+            return replace(self, metric=metric)  # type: ignore[type-var]
+        if not metric.name.isidentifier() or metric.name in self.metrics:
+            raise BadInput(f"metric {metric} is called {metric.name!r}; give its function a name of its own")
+        return replace(self, metric=metric.name, own_metric=metric)  # type: ignore[type-var]
 
     @property
     @abstractmethod
@@ -45,8 +63,13 @@ class Classification(Task):
     """One of several classes per image; cross entropy."""
 
     classes: tuple[str, ...]
+    metric: str = "accuracy"
+    own_metric: Own | None = None
     name = "classification"
-    metric = "accuracy"
+
+    @property
+    def metrics(self) -> dict[str, bool]:
+        return dict(OF_CLASSES)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -59,7 +82,7 @@ class Classification(Task):
         return logits.argmax(1)
 
     def meter(self, quick: bool = False) -> ClassMeter:
-        return ClassMeter(self.loss, quick)
+        return ClassMeter(self.loss, quick and self.metric in ("accuracy", getattr(self.own_metric, "name", "")), self.own_metric)
 
 
 @dataclass(frozen=True)
@@ -67,8 +90,13 @@ class Segmentation(Task):
     """One mask per structure, overlapping allowed (a cup lies inside its disc); Dice loss."""
 
     structures: tuple[str, ...]
+    metric: str = "dice"
+    own_metric: Own | None = None
     name = "segmentation"
-    metric = "dice"
+
+    @property
+    def metrics(self) -> dict[str, bool]:
+        return OF_MASKS | {f"{name}_{s}": higher for name, higher in OF_MASKS.items() if name != "loss" for s in self.structures}
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -81,7 +109,7 @@ class Segmentation(Task):
         return logits > 0
 
     def meter(self, quick: bool = False) -> MaskMeter:
-        return MaskMeter(self.structures, self.loss, quick)
+        return MaskMeter(self.structures, self.loss, quick, self.own_metric)
 
 
 def dice_loss(probability: Tensor, mask: Tensor, smooth: float = 1e-5) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from unseen.data.partition.partitions import partition_hash
 from unseen.engines.engine import Engine
 from unseen.engines.local import LocalEngine
 from unseen.engines.workers import Workers
-from unseen.errors import BadInput, NoReplies
+from unseen.errors import BadInput, NoReplies, nearest
 from unseen.experiment import Experiment, departures
 from unseen.method import Method
 from unseen.methods import method_class
@@ -72,7 +72,7 @@ class Result:
 
 def run(
     method: Method[Any] | str,
-    data: DomainDataset | str = "styled-digits",
+    data: DomainDataset | str | Mapping[str, Any] | Callable[..., Any] = "styled-digits",
     target: str | None = None,
     *,
     out: str | Path | None = None,
@@ -83,14 +83,15 @@ def run(
 ) -> Result:
     """Train one federation and score it on the unseen domain.
 
-    `method` is an object (a class of your own needs no registration) or a name; `settings` are the experiment's (rounds,
-    seed, network, partition, ...). With `out`, everything is written there and the run can be resumed.
+    `method` is an object (a class of your own needs no registration) or a name; `data` a name, a DomainDataset or a torch Dataset
+    per domain; `settings` are the experiment's (rounds, seed, network, partition, ...), of which several take your own code. With
+    `out`, everything is written there and the run can be resumed.
     """
     chosen = method_class(method)() if isinstance(method, str) else method
     known = {f for f in Experiment.__dataclass_fields__ if f not in ("method", "data", "target")}
     strange = sorted(set(settings) - known)
     if strange:
-        raise BadInput(f"run() has no setting {strange[0]!r}; there are: {', '.join(sorted(known))}")
+        raise BadInput(f"run() has no setting {strange[0]!r}{nearest(strange[0], known)}")
     experiment = Experiment(method=chosen, data=data, target=target, **settings)
     with ExitStack() as stack:
         pool = stack.enter_context(Workers(workers, experiment.threads)) if workers > 1 and experiment.rebuildable else None

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from unseen.data import load
-from unseen.data.augment import RECIPES, Augment
-from unseen.data.domain import Domain, DomainDataset, Fold, Holding, Samples
-from unseen.data.partition.partitions import by_name
+from unseen.data.augment import RECIPES, Augmentation, own_augmentation
+from unseen.data.domain import Domain, DomainDataset, Fold, Holding, Partition, Samples
+from unseen.data.own import open_data
+from unseen.data.partition.partitions import by_name, own_partition
 from unseen.data.partition.protocol import choose_fold
 from unseen.errors import BadInput, choose
 from unseen.experiment import Experiment
 from unseen.method import Shapes, Surroundings
+from unseen.metrics import own_score
 from unseen.networks import build_network
 from unseen.networks.base import TaskNet
+from unseen.networks.own import build_own_network
 from unseen.networks.pretrained import Pretrained
+from unseen.own_code import Own, telling_where
 from unseen.randomness import seeded_block
 from unseen.state import Entries, State, entries_of, state_of
+from unseen.task import Task
 
 __all__ = ["World", "assemble", "build_world", "refuse_obstacles"]
 
@@ -38,14 +42,15 @@ class World:
     holdings: Mapping[str, Holding]  # by client
     evaluators: Mapping[str, Holding]  # targets, and a held-out source: scored, never trained on
     builders: Mapping[str, Callable[[], nn.Module]]  # by role
-    augment: Augment
+    augment: Augmentation
     device: torch.device
     _entries: dict[str, Entries] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def network(self) -> str:
         """The task network by name, as the method needs it."""
-        return self.experiment.method.network(self.experiment.network or self.dataset.network)
+        name = str(self.experiment.network or self.dataset.network)
+        return name if isinstance(self.experiment.network, Own) else self.experiment.method.network(name)
 
     @property
     def clients(self) -> list[str]:
@@ -75,12 +80,14 @@ class World:
 
 def build_world(experiment: Experiment) -> World:
     """Everything an experiment needs, checked before round 1."""
-    dataset = _dataset(experiment.data, experiment.size) if isinstance(experiment.data, str) else experiment.data
+    data = experiment.data
+    dataset = open_data(data, experiment.size) if isinstance(data, str | Own) else data
+    assert isinstance(dataset, DomainDataset)
     sources = [s.strip() for s in experiment.sources.split(",")] if experiment.sources else None
     fold = choose_fold(
         dataset, experiment.protocol, target=experiment.target, source=experiment.source, sources=sources, held_out=experiment.held_out
     )
-    partition = by_name(experiment.partition, clients=experiment.clients, validation=experiment.validation, minimum=experiment.minimum)
+    partition = _partition(experiment)
     world = assemble(experiment, dataset, fold, {h.client: h for h in partition(fold.sources, experiment.seed)})
     refuse_obstacles(world)
     return world
@@ -93,16 +100,19 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
         able = ", ".join(method.tasks)
         raise BadInput(f"{experiment.name} does {able}; {dataset.name} is a data set for {dataset.task.name}")
     make = functools.partial(_task_net, experiment, dataset, None)
-    _refuse_other_outputs(method.network(experiment.network or dataset.network), make, dataset)
-    recipe = dataset.augment if experiment.augment == "auto" else choose("augmentation recipe", experiment.augment, [*RECIPES, "auto"])
+    if not isinstance(experiment.network, Own):  # its shapes are looked at whenever it is built
+        _refuse_other_outputs(method.network(str(experiment.network or dataset.network)), make, dataset)
+    evaluators = {d.name: _whole(d) for d in (*fold.targets, *fold.held_out)}
+    if experiment.metric is not None:
+        dataset = replace(dataset, task=_going_by(experiment, dataset.task, [*holdings.values(), *evaluators.values()]))
     return World(
         experiment=experiment,
         dataset=dataset,
         fold=fold,
         holdings=holdings,
-        evaluators={d.name: _whole(d) for d in (*fold.targets, *fold.held_out)},
+        evaluators=evaluators,
         builders={"task": make, **method.networks(_shapes(dataset, _look(experiment, make)))},
-        augment=RECIPES[recipe],
+        augment=_augmentation(experiment, dataset),
         device=torch.device(experiment.device),
     )
 
@@ -128,15 +138,50 @@ def _shapes(dataset: DomainDataset, net: TaskNet) -> Shapes:
     return Shapes(dataset.task.outputs, dataset.channels, dataset.size, net.feature_size)
 
 
-@functools.lru_cache(maxsize=2)
-def _dataset(spec: str, size: int | None) -> DomainDataset:
-    """A benchmark runs many experiments over one data set: make or open it once."""
-    return load(spec, size=size)
+def _partition(experiment: Experiment) -> Partition:
+    how = experiment.partition
+    if isinstance(how, Own):
+        return own_partition(how, experiment.clients)
+    return by_name(str(how), clients=experiment.clients, validation=experiment.validation, minimum=experiment.minimum)
+
+
+def _augmentation(experiment: Experiment, dataset: DomainDataset) -> Augmentation:
+    how = experiment.augment
+    if isinstance(how, Own):
+        x = torch.rand(2, dataset.channels, *dataset.size, generator=torch.Generator().manual_seed(0))
+        masks = dataset.task.name == "segmentation"
+        y = torch.zeros((2, dataset.task.outputs, *dataset.size), dtype=torch.uint8) if masks else torch.zeros(2, dtype=torch.long)
+        return own_augmentation(how, x, y)
+    return RECIPES[dataset.augment if how == "auto" else choose("augmentation recipe", str(how), [*RECIPES, "auto"])]
+
+
+def _going_by(experiment: Experiment, task: Task, holdings: Sequence[Holding]) -> Task:
+    """The task with the experiment's metric. A user's own is tried on the labels that it will be asked about, with random answers."""
+    metric = experiment.metric
+    if not isinstance(metric, Own):
+        return task.going_by(str(metric))
+    rng = torch.Generator().manual_seed(0)
+    for holding in holdings:
+        if len(holding.validation):
+            labels = _some_labels(holding.validation, task)
+            answers = torch.randn((len(labels), task.outputs, *labels.shape[2:]), generator=rng)
+            with telling_where(f"metric {metric} failed on the labels of {holding.client!r}"):
+                own_score(metric, answers.sigmoid() if labels.ndim == 4 else answers.softmax(1), labels)
+    return task.going_by(metric)
+
+
+def _some_labels(samples: Samples, task: Task) -> Tensor:
+    if task.name == "classification":
+        return torch.from_numpy(samples.classes())
+    return samples.take(torch.arange(min(len(samples), 8)))[1]
 
 
 def _task_net(experiment: Experiment, dataset: DomainDataset, weights: str | None) -> TaskNet:
-    name = experiment.method.network(experiment.network or dataset.network)
-    return build_network(name, outputs=dataset.task.outputs, channels=dataset.channels, size=dataset.size, weights=weights)
+    name, task = experiment.network or dataset.network, dataset.task
+    if isinstance(name, Own):
+        return build_own_network(name, task=task, channels=dataset.channels, size=dataset.size, weights=weights)
+    named = experiment.method.network(str(name))
+    return build_network(named, outputs=task.outputs, channels=dataset.channels, size=dataset.size, weights=weights)
 
 
 def _counts(holdings: Mapping[str, Holding]) -> tuple[dict[str, int], dict[str, int]]:

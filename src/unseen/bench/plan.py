@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unseen.data import load
+from unseen.data.own import open_data
 from unseen.errors import BadInput, choose
 from unseen.experiment import Experiment, read_experiment
+from unseen.experiment_options import options
 from unseen.files import write_atomically
 from unseen.methods import METHODS
 from unseen.report.collect import BENCH_FILE
@@ -45,7 +46,7 @@ def read_benchmark(values: Mapping[str, Any], seeds: Sequence[int] | None = None
             for fold in _folds(values) if not problems else []:
                 own = {**row["set"], **by_target.get(fold.get("target", ""), {})}
                 for seed in wanted:
-                    experiment = read_experiment({**common, **fold, **row, "set": own, "seed": seed})
+                    experiment = read_experiment({**common, **fold, **row, "set": own, "seed": seed}, own_code=True)
                     name = experiment.target or experiment.source or "all"
                     cells.append(BenchmarkCell(experiment, f"{_slug(experiment.name)}/{_slug(name)}/seed-{seed}"))
         except BadInput as bad:
@@ -111,7 +112,8 @@ def _folds(values: Mapping[str, Any]) -> list[dict[str, str]]:
         return [{"source": s} for s in (sources if isinstance(sources, list) else [sources])] if sources else [{}]
     targets = values.get("targets", [values["target"]] if "target" in values else "all")
     if targets == "all":
-        targets = load(str(values.get("data", "styled-digits"))).names
+        data, _ = next(s for s in options() if s.name == "data").read(values.get("data", "styled-digits"))
+        targets = open_data(data, values.get("size")).names
     return [{"target": t} for t in targets]
 
 

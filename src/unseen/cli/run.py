@@ -50,6 +50,7 @@ def run(
     validation: Annotated[float | None, experiment_option("validation")] = None,
     size: Annotated[int | None, experiment_option("size")] = None,
     augment: Annotated[str | None, experiment_option("augment")] = None,
+    metric: Annotated[str | None, experiment_option("metric")] = None,
     device: Annotated[str | None, experiment_option("device")] = None,
     precision: Annotated[str | None, experiment_option("precision")] = None,
     threads: Annotated[int | None, experiment_option("threads")] = None,
@@ -90,7 +91,7 @@ def _run(values: dict[str, Any], about: dict[str, Any], resume: bool, quiet: boo
     if not isinstance(about.get("out", ""), str | Path):
         problems.append(f"out is {about['out']!r}; expected a folder")
     try:
-        experiment = read_experiment(values)
+        experiment = read_experiment(values, own_code=True)
     except BadInput as bad:
         raise BadInput([*problems, *bad.problems]) from None
     if problems:

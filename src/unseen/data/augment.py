@@ -11,7 +11,7 @@ pixel is clamped in between.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -20,9 +20,12 @@ from torch import Tensor
 from unseen.errors import BadInput
 from unseen.ops.colour import blend_map, blended, grayscaled, turned_hue
 from unseen.ops.geometry import crop_boxes, resample, source_map
+from unseen.own_code import Own, telling_where
 from unseen.settings import Configured, hyper
 
-__all__ = ["RECIPES", "Augment", "Parameters"]
+__all__ = ["RECIPES", "Augment", "Augmentation", "Parameters", "own_augmentation"]
+
+Augmentation = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 _CROP_TRIES = 10  # boxes drawn per sample before the whole image is taken; as many as torchvision's
 
@@ -174,3 +177,23 @@ RECIPES: dict[str, Augment] = {
     ),
     "fedadg-released": Augment(crop_min=0.7, flip=0.5, grayscale=0.1),
 }
+
+
+def own_augmentation(own: Own, x: Tensor, y: Tensor) -> Augmentation:
+    """A user's own (x, y, rng) -> (x, y), tried on a batch first. What it returns is checked batch by batch."""
+
+    @torch.no_grad()
+    def augment(x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        made = own(x, y, rng)
+        if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(one, Tensor) for one in made)):
+            raise BadInput(f"{own} returned a {type(made).__name__}; expected the images and the labels")
+        if (made[0].shape, made[0].dtype, made[1].shape) != (x.shape, x.dtype, y.shape):
+            told = f"images {made[0].dtype} {list(made[0].shape)} and labels {list(made[1].shape)}"
+            raise BadInput(
+                f"{own} returned {told} for images {x.dtype} {list(x.shape)} and labels {list(y.shape)}; expected the same shapes"
+            )
+        return made[0], made[1]
+
+    with telling_where(f"{own} failed on {len(x)} images of {list(x.shape[1:])}"):
+        augment(x, y, torch.Generator().manual_seed(0))
+    return augment

@@ -62,6 +62,11 @@ class Domain:
 
     def __post_init__(self) -> None:
         problems = []
+        for what in ("images", "labels"):
+            if isinstance(value := getattr(self, what), Tensor):
+                object.__setattr__(self, what, value.detach().cpu().numpy())
+        if self.images.ndim == 4 and self.images.shape[3] in (1, 3, 4) and min(self.images.shape[1:3]) > 4:
+            problems.append(f"domain {self.name!r}: images {self.images.shape} have their channels last; give images.transpose(0, 3, 1, 2)")
         if self.images.ndim != 4 or self.images.dtype != np.uint8:
             problems.append(f"domain {self.name!r}: images are {self.images.dtype} {self.images.shape}; expected uint8 [n, c, h, w]")
         for what in ("labels", "groups", "split", "spacing"):
@@ -139,6 +144,8 @@ class DomainDataset:
     def __post_init__(self) -> None:
         names = [d.name for d in self.domains]
         problems = [f"data set {self.name!r} has two domains named {n!r}" for n in sorted({n for n in names if names.count(n) > 1})]
+        if not isinstance(self.network, str):
+            problems.append(f"the network of {self.name!r} is {self.network!r}; it is a name here: give your own to run(network=...)")
         if len({d.images.shape[1:] for d in self.domains}) > 1:
             shapes = ", ".join(f"{d.name} {d.images.shape[1:]}" for d in self.domains)
             problems.append(f"the domains of {self.name!r} differ in image shape ({shapes}); prepare them at one size")

@@ -25,6 +25,7 @@ from unseen.deploy.finished import FinishedRun, finished_run
 from unseen.deploy.model import Deployable, file_hash, load_model, onnx_runtime
 from unseen.errors import BadInput, choose
 from unseen.files import write_atomically
+from unseen.own_code import Own
 from unseen.runs.selection import RULES
 from unseen.runs.traffic import Travelled, total_bytes
 from unseen.world import World
@@ -56,6 +57,10 @@ def export(
     """
     choose("model format", to, KINDS)
     run = finished_run(folder, rule, data, without_data=without_data)
+    if to == "safetensors" and isinstance(run.world.experiment.network, Own):
+        raise BadInput(
+            f"a safetensors file holds weights alone, and their network is {run.world.network}; export it --to onnx or torchscript"
+        )
     if styles and not run.has_images:
         raise BadInput(f"--styles needs the training sites' images, which are not at hand for {folder}; leave it out")
     out = out or folder / f"export-{to}"

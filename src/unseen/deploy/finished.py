@@ -83,7 +83,8 @@ def _with_its_data(folder: Path, about: Mapping[str, Any], data: DomainDataset |
     name = str(described["data"])
     if name.startswith("memory:") and data is None:
         raise BadInput(f"this run's data set {name.removeprefix('memory:')!r} was made in Python; call the function and give it as data=")
-    experiment = read_experiment({**described, "data": "styled-digits"} if data is not None else described)
+    described = {**described, "data": "styled-digits"} if data is not None else described
+    experiment = read_experiment(described, own_code=True)  # code that the folder names is executed here, a received folder's too
     try:
         world = build_world(experiment if data is None else replace(experiment, data=data))
     except BadInput as bad:
@@ -112,7 +113,9 @@ def _from_description(folder: Path, about: Mapping[str, Any], data: DomainDatase
         if data is None
         else fitted(data, task, model["channels"], size)
     )
-    experiment: Experiment = read_experiment({**about["experiment"], "device": "cpu"})
+    described = {**about["experiment"], "device": "cpu"}
+    described |= {"data": "styled-digits", "partition": "per-domain"}  # neither is looked at: the data are those of the description
+    experiment: Experiment = read_experiment(described, own_code=True)  # as above: a received folder's code is executed here
     pixels = Pixels(tuple(model["mean"]), tuple(model["std"]))
     dataset = DomainDataset(str(about["experiment"]["data"]), task, domains, pixels, model["network"])
     sources = tuple(d for d in domains if d.name in held)

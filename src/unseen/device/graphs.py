@@ -20,7 +20,9 @@ from torch.optim import Optimizer
 from unseen.settings import Configured
 from unseen.task import Task
 
-__all__ = ["Recorded", "StepGraphs", "no_collection"]
+__all__ = ["RECORDABLE", "Recorded", "StepGraphs", "no_collection"]
+
+RECORDABLE: tuple[type[Optimizer], ...] = (torch.optim.Adam, torch.optim.SGD)  # the pool keeps them, their state begins with zeros
 
 _WARM_UP = 3  # real steps, run as they are, before a recording: libraries set themselves up in them
 _MOST = 32  # recordings kept; a method that makes new tensors in every task would fill the memory
@@ -116,6 +118,8 @@ def _things(step: Callable[..., Any]) -> list[Any]:
 
 
 def _identity_of(thing: Any) -> Hashable | None:
+    if isinstance(thing, Optimizer) and type(thing) not in RECORDABLE:
+        return None  # it is new in every task: a recording of the last one would step in freed memory
     if isinstance(thing, nn.Module | Optimizer):
         return (type(thing).__name__, id(thing))
     if isinstance(thing, Tensor):

@@ -27,7 +27,7 @@ class _WorkerState:
 
     def answer(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         if "experiment" in header:
-            self.runner = TaskRunner(build_world(read_experiment(header["experiment"])))
+            self.runner = TaskRunner(build_world(read_experiment(header["experiment"], own_code=True)))
         assert self.runner is not None
         if "same_payload" not in header:
             self.payload = body

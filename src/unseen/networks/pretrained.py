@@ -17,7 +17,7 @@ from unseen.errors import BadInput
 from unseen.networks.headed import HeadedNet
 from unseen.state import State
 
-__all__ = ["Official", "Pretrained", "load_weights"]
+__all__ = ["Official", "Pretrained", "load_weights", "read_weights"]
 
 _HASH_IN_NAME = re.compile(r"-([0-9a-f]{8,64})\.(?:pth|pt|safetensors)$")
 
@@ -49,7 +49,7 @@ class Pretrained:
     def __call__(self) -> nn.Module:
         net, file = self.make(), self.file()
         try:
-            net.load_state_dict(_read(file))
+            net.load_state_dict(read_weights(file))
         except RuntimeError as error:
             raise BadInput(f"{file} does not fit {type(net).__name__}: {_first_sentence(error)}") from error
         return net.eval().requires_grad_(False)
@@ -63,7 +63,7 @@ def load_weights(net: HeadedNet, weights: str | Path, official: Official | None)
     Anything else that differs is refused.
     """
     path = _imagenet_file(official) if weights == "imagenet" else Path(weights)
-    net.load_state_dict(_fit(net.translate(_read(path)), net, path.name))
+    net.load_state_dict(_fit(net.translate(read_weights(path)), net, path.name))
 
 
 def _imagenet_file(official: Official | None) -> Path:
@@ -88,7 +88,7 @@ def _official_file(official: Official, what: str) -> Path:
     return path
 
 
-def _read(path: Path) -> State:
+def read_weights(path: Path) -> State:
     """The tensors of a weight file, after a check of its hash where its name carries one. Nothing in it is executed."""
     if not path.is_file():
         raise BadInput(f"no weight file {path}; give a .pth or .safetensors file, or 'imagenet'")

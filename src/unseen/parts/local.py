@@ -17,7 +17,8 @@ from unseen.client import Batch, Client
 from unseen.method import Surroundings
 from unseen.networks.base import TaskNet
 from unseen.ops.sharpness import sam_step
-from unseen.optimizers import OptimizerName, make_optimizer
+from unseen.optimizers import OptimizerName, make_optimizer, unfit_optimizer
+from unseen.own_code import Own
 from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
 from unseen.parts.sam import SAM
 from unseen.parts.views import Views, task_loss, views_of
@@ -37,7 +38,7 @@ class Local(Configured):
     epochs: float = hyper(1.0, "passes over a client's data in a round, or a part of one", low=0.001)
     steps: int | None = hyper(None, "batches in a round instead of passes, the same for every client", low=1)
     batch: int = hyper(64, "samples in a batch", low=1)
-    optimizer: OptimizerName = hyper("adam", "local optimiser")
+    optimizer: OptimizerName | Own | Callable[..., Optimizer] = hyper("adam", "local optimiser", own="optimizer")
     lr: float = hyper(1e-4, "learning rate", low=0.0)
     weight_decay: float = hyper(0.0, "weight decay", low=0.0)
     smoothing: float = hyper(0.0, "mass moved from the true class to all classes", low=0.0, high=1.0)
@@ -48,6 +49,7 @@ class Local(Configured):
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         if self.smoothing and around.task == "segmentation":
             yield "labels are smoothed in classification only; set smoothing = 0"
+        yield from unfit_optimizer(self.optimizer, self.lr, self.weight_decay)
 
     def begin(self, client: Client, model: State) -> tuple[TaskNet, Any]:
         """The task network with these weights, and a fresh optimiser over it."""

@@ -99,7 +99,7 @@ class _ClockedClient(Client):
             with split.phase("augmentation"):
                 return plain(x, y, rng)
 
-        self._augment = augment  # type: ignore[assignment]
+        self._augment = augment
 
     def step(self, fn: Any) -> Any:
         inner = super().step(fn)

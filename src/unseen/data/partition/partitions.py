@@ -28,6 +28,7 @@ from unseen.data.domain import Domain, Holding, Partition, Samples
 from unseen.data.partition.dealing import ShareRule, Shares, dealing, holding
 from unseen.data.partition.split import Index
 from unseen.errors import BadInput, nearest
+from unseen.own_code import Own, telling_where
 
 __all__ = [
     "Count",
@@ -37,6 +38,7 @@ __all__ = [
     "dirichlet",
     "draw",
     "from_json",
+    "own_partition",
     "partition_hash",
     "per_domain",
     "pooled",
@@ -108,6 +110,22 @@ def by_name(spec: str, *, clients: int | None, validation: float, minimum: int =
     if "dial" in settings:
         return dial(clients, settings["dial"], validation, minimum)
     return split_domains(clients, validation, minimum)
+
+
+def own_partition(own: Own, clients: int | None) -> Partition:
+    """A user's own (sources, seed) -> holdings, in the order of their names. What it returns is checked."""
+    if clients is not None:
+        raise BadInput(f"clients is {clients}, but {own} decides their number itself; leave clients out")
+
+    def partition(sources: Sequence[Domain], seed: int) -> tuple[Holding, ...]:
+        with telling_where(f"{own} failed"):
+            made = own(sources, seed)
+        if not isinstance(made, list | tuple) or not made or not all(isinstance(one, Holding) for one in made):
+            raise BadInput(f"{own} returned a {type(made).__name__}; expected a list of unseen.data.Holding, one for each client")
+        checked = from_json(to_json(made), sources)  # what is refused of a saved partition is refused here
+        return tuple(sorted(checked, key=lambda one: one.client))
+
+    return partition
 
 
 def _saved(path: Path) -> Partition:

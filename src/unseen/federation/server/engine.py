@@ -20,6 +20,7 @@ from unseen.federation.kits import Federation
 from unseen.federation.messages import Message, SignedMessage, open_message, sign
 from unseen.files import write_atomically
 from unseen.method import Refused, task_types
+from unseen.own_code import MEMORY, names_code, texts_in
 from unseen.payload import Payload
 from unseen.runs.memory import FILE_OF_MEMORY, Memories, Versions
 from unseen.runs.traffic import Traffic
@@ -238,6 +239,10 @@ def federate(experiment: Experiment, federation: Federation, carrier: Carrier, t
     """Ask the sites who they are, and make the run's world of their cards."""
     if experiment.partition != "per-domain" or experiment.protocol != "leave-one-domain-out" or experiment.held_out:
         raise BadInput("between machines every site is a client: partition, protocol and held_out cannot be chosen")
+    described = {key: value for key, value in experiment.description().items() if key not in ("data", "label")}
+    own = [text for text in texts_in(described) if names_code(text) or text.startswith(MEMORY)]
+    if own:
+        raise BadInput(f"between machines only what is installed at the sites runs; {own[0]} is code of your own")
     exchange = Exchange(federation, carrier, terms)
     hello = {"run": "", "task": "hello", "seed": experiment.seed, "validation": experiment.validation}
     say(f"asking {', '.join(federation.clients)} whether they take part")

@@ -31,6 +31,7 @@ from unseen.federation.site.privacy import Accountant, privatised
 from unseen.federation.site.same_data import refuse_other_data
 from unseen.method import task_types
 from unseen.methods import METHODS
+from unseen.own_code import names_code, texts_in
 from unseen.payload import OF_A_NETWORK, Declaration, Payload, carried, declarations
 from unseen.runs.memory import FILE_OF_MEMORY, MemoryStore
 
@@ -174,6 +175,7 @@ class Responder:
         """The world of this experiment, made once: data and networks stay in memory between questions."""
         key = json.dumps([{**question.experiment, "rounds": 0}, question.schema], sort_keys=True)
         if self._runner is None or self._runner[0] != key:
+            _refuse_own_code(question)
             if question.experiment.get("method") not in METHODS:
                 raise Rejected("methods: only methods that are installed here run here")
             values = {**question.experiment, "data": "elsewhere", "device": self._device, "weights": None, "preset": None}
@@ -212,6 +214,14 @@ class Responder:
                 entries.append(entry | _network(declarations(type(up))[one.field]))
         self._ledger.append(entries)
         return payload
+
+
+def _refuse_own_code(question: _Question) -> None:
+    """A message names what is to run and never brings it: no file that it names is imported or opened."""
+    for where, values in (*question.experiment.items(), *question.schema.items()):
+        texts = list(texts_in([where, values]))
+        if any(names_code(text) for text in texts) or (where == "partition" and any(t.startswith("file:") for t in texts)):
+            raise Rejected(f"{where if not names_code(where) else 'experiment'}: only what is installed here runs here")
 
 
 def _find(path: str, runner: TaskRunner) -> Callable[..., Payload]:
