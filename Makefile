@@ -29,6 +29,7 @@ test: setup
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 format: setup
+	$(BIN)/python docs/methods_table.py
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from unseen.cli import app
-from unseen.methods import METHODS
+from unseen.methods import CLASSES, METHODS
 from unseen.settings import settings_of
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ def test_the_readmes_example_runs() -> None:
 
 
 def test_the_guides_method_is_complete(tmp_path: Path) -> None:
-    (source,) = blocks(ROOT / "docs/add-a-method.md", "python")
+    source, with_groups = blocks(ROOT / "docs/add-a-method.md", "python")
     (tmp_path / "lossweighted.py").write_text(source)
     text = (ROOT / "docs/add-a-method.md").read_text()
     command = next(line for line in text.splitlines() if line.startswith("unseen run"))
@@ -41,6 +41,12 @@ def test_the_guides_method_is_complete(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "| LossWeighted |" in result.output
     assert len([line for line in source.splitlines() if line.strip()]) <= 45
+    mine = tmp_path / "mine.py"
+    mine.write_text(source.replace("carries, hyper", "carries, group, hyper") + with_groups)
+    parts = "--set lr=0.01 --set aggregation=sha --set views=randconv --set server=adam --set average=ema --participation 0.5 --rounds 1"
+    words = ["run", "--method", f"{mine}:Mine", "--target", "outline", *parts.split(), "--out", str(tmp_path / "mine"), "--workers", "1"]
+    result = CliRunner().invoke(app, [*words, "--set", "steps=2"])
+    assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda f: f.name)
@@ -51,9 +57,20 @@ def test_links_lead_somewhere(file: Path) -> None:
 
 def test_the_readme_names_every_method_and_its_file() -> None:
     text = (ROOT / "README.md").read_text()
-    for cls in METHODS.values():
+    for name, cls in METHODS.items():
         file = Path(sys.modules[cls.__module__].__file__ or "").relative_to(ROOT)
-        assert f"| {cls.title} | {cls.paper} | [{file.name}]({file}) |" in text
+        assert f"| {cls.title} | {cls.paper} | [{file.name}]({file}) | [card](docs/methods/{name}.md) |" in text, "run: make format"
+
+
+def test_a_method_is_four_files_and_a_line() -> None:
+    """What add-a-method.md says: beside these nothing names a method of its own, but who compares or draws it."""
+    for name, title in CLASSES.items():
+        named = {
+            f for folder in ("src", "tests") for f in (ROOT / folder).rglob("*.py") if re.search(rf"methods\.{name} import", f.read_text())
+        }
+        assert (ROOT / f"src/unseen/methods/{name}.py").exists() and (ROOT / f"docs/methods/{name}.md").exists()
+        assert (ROOT / f"tests/papers/test_{name}.py").exists() and METHODS[name].__name__ == title
+        assert not any(f.name in ("__init__.py", "tiny_settings.py", "test_every_method.py", "test_what_leaves.py") for f in named)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -20,6 +20,7 @@ from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput
 from unseen.runs.selection import RULES
 from unseen.runs.watch import Silent
+from unseen.state import same_bits
 from unseen.training import Result, train
 from unseen.world import World
 
@@ -134,6 +135,7 @@ def test_records_that_no_checkpoint_reaches_are_kept_aside(tiny: DomainDataset, 
     for time in (1, 2):
         for file in folder.glob("checkpoint*"):
             file.write_bytes(file.read_bytes()[:100])
+        (folder / "model.safetensors").unlink()  # or the second time the run would be finished
         before, watch = (folder / "records.jsonl").read_bytes(), Listening()
         go(tiny, folder, resume=True, watch=watch)
         assert contents(folder) == whole
@@ -280,3 +282,26 @@ def test_the_target_cannot_be_reached_while_training(tiny: DomainDataset, tmp_pa
     for r, s in zip(one.records, two.records, strict=True):
         assert r["target"] != s["target"]
         assert {k: v for k, v in r.items() if k != "target"} == {k: v for k, v in s.items() if k != "target"}
+
+
+def test_a_run_of_a_version_with_fewer_settings_is_the_same_experiment_and_stays_finished(tiny: DomainDataset, tmp_path: Path) -> None:
+    """A folder of an older version lacks new settings, and its checkpoint may be of another form; its results are not made again."""
+    experiment = Experiment(FedAvg(lr=0.02, batch=8), tiny, "c", rounds=2)
+    whole = train(experiment, tmp_path / "run", watch=Silent())
+    file = tmp_path / "run/run.json"
+    about = json.loads(file.read_text())
+    for gone in ("participation", "metric"):
+        del about["experiment"][gone]
+    for gone in ("server", "average", "weight_decay"):
+        del about["experiment"]["set"][gone]
+    file.write_text(json.dumps(about))
+    for checkpoint in (tmp_path / "run").glob("checkpoint*"):
+        checkpoint.write_bytes(b"of another form")
+    before = (tmp_path / "run/records.jsonl").read_bytes()
+    again = train(experiment, tmp_path / "run", watch=Silent(), resume=True)
+    assert same_bits(again.state, whole.state) and (tmp_path / "run/records.jsonl").read_bytes() == before
+    assert not list((tmp_path / "run").glob("records.lost*"))
+    file.write_text(json.dumps(about))
+    other = Experiment(FedAvg(lr=0.02, batch=8), tiny, "c", rounds=2, participation=0.5)
+    with pytest.raises(BadInput, match=r"participation was 1\.0 and is 0\.5"):
+        train(other, tmp_path / "run", watch=Silent(), resume=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from unseen.methods import CLASSES
 from unseen.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -17,15 +18,6 @@ if TYPE_CHECKING:
     from unseen.method import Global as Global
     from unseen.method import Method as Method
     from unseen.method import on_client as on_client
-    from unseen.methods import ELCFS as ELCFS
-    from unseen.methods import FedADG as FedADG
-    from unseen.methods import FedAvg as FedAvg
-    from unseen.methods import FedDAG as FedDAG
-    from unseen.methods import FedDyn as FedDyn
-    from unseen.methods import FedGCA as FedGCA
-    from unseen.methods import FedProx as FedProx
-    from unseen.methods import FedSAM as FedSAM
-    from unseen.methods import FedSB as FedSB
     from unseen.ops.averaging import mean as mean
     from unseen.payload import Memory as Memory
     from unseen.payload import Nothing as Nothing
@@ -47,7 +39,7 @@ _HOMES = {
     "unseen.errors": ("BadInput",),
     "unseen.experiment": ("Experiment",),
     "unseen.method": ("Cohort", "Global", "Method", "on_client"),
-    "unseen.methods": ("ELCFS", "FedADG", "FedAvg", "FedDAG", "FedDyn", "FedGCA", "FedProx", "FedSAM", "FedSB"),
+    "unseen.methods": tuple(CLASSES.values()),
     "unseen.ops.averaging": ("mean",),
     "unseen.payload": ("Memory", "Nothing", "Payload", "State", "carries"),
     "unseen.training": ("Result", "run"),
@@ -65,3 +57,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(_HOME_OF[name]), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

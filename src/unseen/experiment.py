@@ -19,7 +19,7 @@ from unseen.own_code import MEMORY, Own, names_code, refuse_own_code, texts_in, 
 from unseen.parts import PARTS
 from unseen.settings import Configured, changed, part, settings_of, values_of
 
-__all__ = ["Experiment", "departures", "read_experiment"]
+__all__ = ["Experiment", "defaults_of", "departures", "read_experiment"]
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,11 @@ def _read_method(values: Mapping[str, Any]) -> tuple[Method[Any], dict[str, Any]
     own = {s.name for s in settings_of(cls)}
     method = settings.build(cls, {**{k: v for k, v in chosen.items() if k in own}, **fields}, PARTS)
     return method, {k: v for k, v in chosen.items() if k not in own}
+
+
+def defaults_of(experiment: Experiment) -> dict[str, Any]:
+    """What the experiment's settings and its method's fields are where nobody says otherwise."""
+    return {**{s.name: s.default for s in options()}, "set": settings.default_values(type(experiment.method))}
 
 
 def departures(experiment: Experiment, dataset: DomainDataset) -> dict[str, list[Any]]:

@@ -14,7 +14,19 @@ from typing import Any, ClassVar, Literal, Self
 from unseen.errors import BadInput, nearest
 from unseen.own_code import MEMORY, Own, load, names_code, of_memory, options_text, where_it_is
 
-__all__ = ["Configured", "Setting", "changed", "group", "hyper", "parse_text", "part", "parts_in", "settings_of", "values_of"]
+__all__ = [
+    "Configured",
+    "Setting",
+    "changed",
+    "default_values",
+    "group",
+    "hyper",
+    "parse_text",
+    "part",
+    "parts_in",
+    "settings_of",
+    "values_of",
+]
 
 _CALLED_WITH = {  # a user's own: what it is called with; none: whoever calls it looks at its signature
     "network": None,
@@ -222,6 +234,11 @@ def parts_in(thing: Configured) -> list[Configured]:
 def values_of(thing: Configured, named: Callable[[Configured], str] | None = None) -> dict[str, Any]:
     """Its hyper-parameters as plain values that JSON and TOML can hold; a part as a table with its name, as `named` gives it."""
     return {s.name: _plain_value(getattr(thing, s.name), named or part) for s in settings_of(type(thing))}
+
+
+def default_values(cls: type[Configured]) -> dict[str, Any]:
+    """The defaults of a method or a part, as plain values."""
+    return {s.name: _plain_value(s.default, part) for s in settings_of(cls) if s.default is not dataclasses.MISSING}
 
 
 def changed(thing: Configured, reference: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -21,7 +21,7 @@ from unseen.engines.engine import Engine
 from unseen.engines.local import LocalEngine
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, NoReplies, nearest
-from unseen.experiment import Experiment, departures
+from unseen.experiment import Experiment, defaults_of, departures
 from unseen.method import Method
 from unseen.methods import method_class
 from unseen.networks.base import TaskNet
@@ -122,7 +122,7 @@ def train(
             _check_data(world, watch)
         folder = RunFolder(out)
         stack.callback(folder.release)
-        known = folder.claim(describe(world, between_sites=elsewhere is not None), resume)
+        known = folder.claim(describe(world, between_sites=elsewhere is not None), resume, defaults_of(experiment))
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
         engine: Engine = elsewhere.engine(folder.path) if elsewhere else LocalEngine(world, folder.memory, workers, through_bytes)
@@ -140,6 +140,10 @@ def _check_data(world: World, watch: Watch) -> None:
 
 def _rounds(world: World, engine: Engine, folder: RunFolder, known: bool, watch: Watch) -> Result:
     experiment, method = world.experiment, world.experiment.method
+    if known and (finished := folder.finished(experiment.rounds)):
+        watch.begin(world, experiment.rounds)
+        watch.say(f"finished already: {experiment.rounds} rounds in {folder.path}")
+        return Result(world, read_records(folder.records), finished)
     at = folder.restore(method.server_state, watch.say, engine.memory.holds) if known else None
     if at is None:
         watch.begin(world, 0)
@@ -148,8 +152,6 @@ def _rounds(world: World, engine: Engine, folder: RunFolder, known: bool, watch:
     else:
         engine.memory.versions = at.versions
         watch.begin(world, at.round)
-    if at.round >= experiment.rounds and known:
-        watch.say(f"finished already: {at.round} rounds in {folder.path}")
     warned = ""
     while at.round < experiment.rounds:
         number, began = at.round + 1, time.perf_counter()

@@ -2,47 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any
 
 from unseen.errors import BadInput, nearest
-from unseen.method import Method
-from unseen.methods.elcfs import ELCFS
-from unseen.methods.fedadg import FedADG
-from unseen.methods.fedavg import FedAvg
-from unseen.methods.feddag import FedDAG
-from unseen.methods.feddyn import FedDyn
-from unseen.methods.fedgca import FedGCA
-from unseen.methods.fedprox import FedProx
-from unseen.methods.fedsam import FedSAM
-from unseen.methods.fedsb import FedSB
 from unseen.own_code import load, names_code, where_it_is
 
-__all__ = [
-    "ELCFS",
-    "METHODS",
-    "FedADG",
-    "FedAvg",
-    "FedDAG",
-    "FedDyn",
-    "FedGCA",
-    "FedProx",
-    "FedSAM",
-    "FedSB",
-    "method_class",
-    "name_of_method",
-]
+if TYPE_CHECKING:
+    from unseen.method import Method
 
-METHODS: dict[str, type[Method[Any]]] = {
-    "elcfs": ELCFS,
-    "fedadg": FedADG,
-    "fedavg": FedAvg,
-    "feddag": FedDAG,
-    "feddyn": FedDyn,
-    "fedgca": FedGCA,
-    "fedprox": FedProx,
-    "fedsam": FedSAM,
-    "fedsb": FedSB,
+__all__ = ["CLASSES", "METHODS", "method_class", "name_of_method"]
+
+CLASSES = {  # a method's name, which is its file's, and its class
+    "elcfs": "ELCFS",
+    "fedadg": "FedADG",
+    "fedavg": "FedAvg",
+    "feddag": "FedDAG",
+    "feddyn": "FedDyn",
+    "fedgca": "FedGCA",
+    "fedprox": "FedProx",
+    "fedsam": "FedSAM",
+    "fedsb": "FedSB",
 }
+
+
+class _Methods(MutableMapping[str, "type[Method[Any]]"]):
+    """The classes by name. A file is imported when its class is asked for: to know the names takes no torch."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, type[Method[Any]] | None] = dict.fromkeys(CLASSES)
+
+    def __getitem__(self, name: str) -> type[Method[Any]]:
+        found = self._found[name]
+        if found is None:
+            found = self._found[name] = getattr(importlib.import_module(f"unseen.methods.{name}"), CLASSES[name])
+        return found
+
+    def __setitem__(self, name: str, method: type[Method[Any]]) -> None:
+        self._found[name] = method
+
+    def __delitem__(self, name: str) -> None:
+        del self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+METHODS = _Methods()
+
+
+def __getattr__(name: str) -> Any:
+    """`from unseen.methods import FedAvg`."""
+    for method, cls in CLASSES.items():
+        if cls == name:
+            return METHODS[method]
+    raise AttributeError(f"module 'unseen.methods' has no attribute {name!r}")
 
 
 def method_class(name: str) -> type[Method[Any]]:
@@ -54,6 +72,8 @@ def method_class(name: str) -> type[Method[Any]]:
     spec, found, options = load(name)
     if options:
         raise BadInput(f"{name}: a method's fields are given by --set, not after its name")
+    from unseen.method import Method  # takes torch
+
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise BadInput(f"{spec} is no Method; a method derives from unseen.Method")
     return found

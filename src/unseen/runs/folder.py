@@ -19,6 +19,7 @@ from typing import Any
 
 import safetensors.torch
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 
 from unseen.codec import CodecError, decode, encode, notes_in
 from unseen.errors import BadInput
@@ -62,8 +63,11 @@ class RunFolder:
         self.memory = path / "memory"
         self._lock = FileLock(path / ".lock", timeout=0)
 
-    def claim(self, run: Mapping[str, Any], resume: bool) -> bool:
-        """Take the folder for this run. True if it held the run already. Nothing is written before all is known to be well."""
+    def claim(self, run: Mapping[str, Any], resume: bool, defaults: Mapping[str, Any] | None = None) -> bool:
+        """Take the folder for this run. True if it held the run already. Nothing is written before all is known to be well.
+
+        A setting that an older version did not have had its default, from `defaults`.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise BadInput(f"{self.path} is a file; --out needs a folder")
         there = read_run(self.path) if self.path.exists() else None
@@ -75,7 +79,7 @@ class RunFolder:
             what = f"{there['name']}, fold {there['fold']}, seed {there['experiment']['seed']}"
             raise BadInput(f"{self.path} holds a run already ({what}); add --resume to go on with it, or choose another --out")
         else:
-            _refuse_another_run(there, run, self.path)
+            _refuse_another_run(_completed(there, defaults or {}), run, self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
@@ -119,6 +123,18 @@ class RunFolder:
     def _set_aside(self) -> Path:
         names = (self.path / f"records.lost-{number}.jsonl" for number in itertools.count(1))
         return self.records.rename(next(name for name in names if not name.exists()))
+
+    def finished(self, rounds: int) -> State | None:
+        """The model of the last round, where that is recorded and its model saved: then nothing is needed of a checkpoint."""
+        if len(read_records(self.records)) != rounds or not self.model.is_file():
+            return None
+        try:
+            data = self.model.read_bytes()
+            of_round = int(json.loads(notes_in(data)["about"])["round"])
+            model: State = safetensors.torch.load(data)
+        except (OSError, KeyError, ValueError, TypeError, SafetensorError):
+            return None
+        return model if of_round == rounds else None
 
     def _keep_rounds(self, number: int) -> None:
         for file in (self.records, self.timings):
@@ -184,6 +200,13 @@ def read_run(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{file} cannot be read as a run ({error}); restore it, or choose another folder") from error
     return dict(run)
+
+
+def _completed(there: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """run.json of an older version, with the settings that it did not know."""
+    experiment = {**defaults, **there["experiment"]}
+    experiment["set"] = {**defaults.get("set", {}), **experiment.get("set", {})}
+    return {**there, "experiment": experiment}
 
 
 def _refuse_another_run(there: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
