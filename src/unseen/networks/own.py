@@ -117,9 +117,7 @@ class _Seen:
         if named is not None:
             if named not in modules or not named:
                 raise BadInput(f"network {own} has no module {named!r}{nearest(named, [name for name in modules if name])}")
-            if named not in self.read:
-                raise BadInput(f"network {own}: its forward pass does not run the module {named!r}")
-            return named
+            return self._that_reads(named, own)
         masks = task.name == "segmentation"
         fitting = [name for name in self.ran if isinstance(modules[name], _CONVOLUTIONS if masks else nn.Linear)]
         what = "convolution" if masks else "linear layer"
@@ -131,7 +129,12 @@ class _Seen:
             raise BadInput(
                 f"network {own}: the last {what}, {fitting[-1]!r}, gives {gives} outputs and not {task.outputs}. {_name_it(own)}"
             )
-        return fitting[-1]
+        return self._that_reads(fitting[-1], own)
+
+    def _that_reads(self, name: str, own: Own) -> str:
+        if name not in self.read:
+            raise BadInput(f"network {own}: its forward pass hands no tensor to the module {name!r}, so there are no features")
+        return name
 
 
 def _look_inside(net: nn.Module, own: Own, x: Tensor) -> _Seen:
