@@ -9,9 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from unseen import Classification, FedAvg, FedSB
+from tiny_settings import SETTINGS
+from unseen import Classification, Client, Experiment, FedAvg, FedSB
 from unseen.data.domain import DomainDataset
 from unseen.device.graphs import StepGraphs, _identity
+from unseen.runs.watch import Silent
+from unseen.training import train
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
@@ -112,3 +115,24 @@ def test_replaying_gives_what_running_gives(tiny: DomainDataset, method: Any, mo
     run = unseen.run(method, tiny, "c", rounds=3, device="cuda")
     for name, value in run.state.items():
         assert torch.allclose(replayed.state[name].float(), value.float(), atol=1e-4), name
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_methods_steps_can_be_recorded(
+    name: str, tiny: DomainDataset, tiny_masks: DomainDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that holds something whose identity cannot be judged would run unrecorded on a GPU, several times as slow."""
+    identities: dict[str, list[Any]] = {}
+    plain = Client.step
+
+    def judged(self: Client, fn: Any) -> Any:
+        identities.setdefault(f"{self.id} {fn.__qualname__}", []).append(_identity(fn))
+        return plain(self, fn)
+
+    monkeypatch.setattr(Client, "step", judged)
+    case = SETTINGS[name]
+    data = tiny if case.task == "classification" else tiny_masks
+    train(Experiment(case.build(), data, "c", rounds=3), None, watch=Silent())
+    assert identities and not any(one is None for found in identities.values() for one in found)
+    for found in identities.values():
+        assert len(set(found)) < max(2, len(found)), "the same step in the next round is a recording's"
