@@ -1,10 +1,10 @@
-# make setup | demo | test | check | format
+# make setup | demo | test | gpu-test | format
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,report,medical,h5,flower,privacy,ray,export
 
-.PHONY: setup demo test check format lint types clean
+.PHONY: setup demo test gpu-test format lint types clean
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -25,8 +25,13 @@ $(VENV)/.done: $(VENV)/.base
 demo: $(VENV)/.base
 	$(BIN)/unseen bench experiments/demo.toml --out runs/demo --seeds 0
 
-test: setup
+# Format, lint and types first: they take half a minute, and a mistake that they find need not wait for the tests.
+test: lint types
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+# On a machine with a GPU, with its own Python, torch and pytest: nothing is installed.
+gpu-test:
+	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -p no:cacheprovider tests/device/test_gpu.py tests/device/test_streams.py
 
 format: setup
 	$(BIN)/python docs/methods_table.py
@@ -39,8 +44,6 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
-
-check: lint types test
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,13 +9,24 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
 
 from unseen.data.domain import UNIT, Domain, DomainDataset
 from unseen.task import Classification, Segmentation
 
-settings.register_profile("unseen", deadline=None, derandomize=True, max_examples=50)
-settings.load_profile("unseen")
+try:
+    from hypothesis import settings
+except ImportError:  # `make gpu-test` does without
+    pass
+else:
+    settings.register_profile("unseen", deadline=None, derandomize=True, max_examples=50)
+    settings.load_profile("unseen")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="there is no GPU here: make gpu-test runs it where there is one"))
 
 
 @pytest.fixture(autouse=True)

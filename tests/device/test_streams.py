@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unseen.device.streams import Ahead
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+needs_gpu = pytest.mark.gpu
 
 BATCHES, ROWS, NUMBERS = 40, 64, 2**14
 SLOW = 5_000_000  # cycles: milliseconds, in which dozens of batches could be made

@@ -1,0 +1,94 @@
+"""What only a GPU can show: `make gpu-test` runs these where there is one, with nothing but torch, pytest and what the package needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import unseen
+from unseen.data.augment import Augment
+from unseen.data.domain import DomainDataset
+from unseen.device.graphs import StepGraphs
+from unseen.parts.averages import EMA
+from unseen.parts.mixstyle import MixStyle
+from unseen.parts.sam import SAM
+from unseen.parts.server import AdamServer
+from unseen.parts.views import RandConv
+from unseen.state import State
+
+pytestmark = pytest.mark.gpu
+
+METHODS: dict[str, Any] = {
+    "fedavg": lambda: unseen.FedAvg(lr=0.01, batch=8),
+    "fedavg with parts": lambda: unseen.FedAvg(
+        lr=0.01, batch=8, views=RandConv(copies=1), mixstyle=MixStyle(), sam=SAM(), smoothing=0.1, server=AdamServer(lr=0.1), average=EMA()
+    ),
+    "fedprox": lambda: unseen.FedProx(lr=0.01, batch=8),
+    "fedsb": lambda: unseen.FedSB(lr=0.01, batch=8, budget=12),
+    "fedsam": lambda: unseen.FedSAM(lr=0.01, batch=8, optimizer="momentum"),
+    "feddyn": lambda: unseen.FedDyn(lr=0.01, batch=8, epochs=2),
+    "fedadg": lambda: unseen.FedADG(lr_f=0.01, batch=8, momentum=0.5, keep_momentum=True, classification_epochs=2, alignment_epochs=2),
+    "elcfs": lambda: unseen.ELCFS(lr=0.002, batch=8, alpha=0.2, keep_moments=True),
+    "feddag": lambda: unseen.FedDAG(lr=0.01, batch=8, width=4, warmup=1, ema=0.5),
+    "fedgca": lambda: unseen.FedGCA(lr=0.005, batch=8, epochs=2, copies=1),
+}
+
+
+def furthest(one: State, other: State) -> float:
+    return max(float((one[name].double() - value.double()).abs().max()) for name, value in other.items())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_replaying_gives_what_running_gives(name: str, tiny: DomainDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As near as two plain runs are to each other: a GPU sums in an order of its own."""
+
+    def go() -> State:
+        return dict(unseen.run(METHODS[name](), tiny, "c", rounds=3, device="cuda").state)
+
+    recordings: list[int] = []
+    replayed = StepGraphs.replayed
+
+    def counted(self: StepGraphs, step: Callable[..., Any], autocast: Callable[[], Any]) -> Callable[..., None]:
+        recordings.append(len(self._recordings))
+        return replayed(self, step, autocast)
+
+    monkeypatch.setattr(StepGraphs, "replayed", counted)
+    recorded = go()
+    assert recordings[-1] > 0, "no step was recorded"
+    monkeypatch.setattr(StepGraphs, "replayed", lambda self, step, autocast: step)
+    plain, again = go(), go()
+    assert furthest(recorded, plain) <= max(1e-4, 10 * furthest(plain, again))
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_augmentation_is_the_same_there_and_nobody_waits_for_it() -> None:
+    everything = Augment(
+        crop_min=0.5,
+        flip=0.5,
+        rotation=20.0,
+        zoom_min=0.9,
+        zoom_max=1.1,
+        brightness=0.3,
+        contrast=0.3,
+        saturation=0.3,
+        hue=0.3,
+        grayscale=0.3,
+    )
+
+    def rng() -> torch.Generator:
+        return torch.Generator().manual_seed(7)
+
+    x, y = torch.rand(6, 3, 16, 16, generator=rng()), (torch.rand(6, 2, 16, 16, generator=rng()) > 0.5).to(torch.uint8)
+    there = x.cuda(), y.cuda()
+    everything(*there, rng())
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        moved, masks = everything(*there, rng())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    expected, same = everything(x, y, rng())
+    torch.testing.assert_close(moved.cpu(), expected, atol=1e-3, rtol=0)
+    assert (masks.cpu() != same).double().mean() < 0.01  # a place between two pixels
