@@ -18,7 +18,7 @@ from unseen.networks.small import small_cnn
 from unseen.ops.averaging import mean
 from unseen.parts.aggregation import Aggregate, Aggregation
 from unseen.parts.sam import SAM
-from unseen.parts.server import MomentumServer
+from unseen.parts.server_optimizers import MomentumServer
 from unseen.parts.views import Views
 
 if "COUNT_IMPORTS_IN" in os.environ:

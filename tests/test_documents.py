@@ -42,7 +42,7 @@ def test_the_guides_method_is_complete(tmp_path: Path) -> None:
     assert "| LossWeighted |" in result.output
     assert len([line for line in source.splitlines() if line.strip()]) <= 45
     mine = tmp_path / "mine.py"
-    mine.write_text(source.replace("carries, hyper", "carries, group, hyper") + with_groups)
+    mine.write_text(with_groups)
     parts = "--set lr=0.01 --set aggregation=sha --set views=randconv --set server=adam --set average=ema --participation 0.5 --rounds 1"
     words = ["run", "--method", f"{mine}:Mine", "--target", "outline", *parts.split(), "--out", str(tmp_path / "mine"), "--workers", "1"]
     result = CliRunner().invoke(app, [*words, "--set", "steps=2"])

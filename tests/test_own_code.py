@@ -28,7 +28,7 @@ from unseen.methods import METHODS
 from unseen.own_code import Own, load
 from unseen.parts.aggregation import Mean
 from unseen.parts.sam import SAM
-from unseen.parts.server import MomentumServer
+from unseen.parts.server_optimizers import MomentumServer
 from unseen.runs.watch import Silent
 from unseen.settings import parse_text, values_of
 from unseen.training import run, train

@@ -50,7 +50,7 @@ class Declaration:
     """What a field says of itself. Privacy, the server's checks, a site's policy and its ledger go by this alone."""
 
     kind: Kind
-    of: str | None  # the question's field that this one is a version of, a change of, or about
+    of: str | None  # the field of the question that this one refers to
     role: str  # of which network of the run
     part: Part  # of that network's state
     grows: bool  # with a client's data

@@ -41,7 +41,7 @@ _CALLED_WITH = {  # a user's own: what it is called with; none: whoever calls it
 def hyper(default: Any, meaning: str, *, symbol: str = "", low: float | None = None, high: float | None = None, own: str = "") -> Any:
     """A hyper-parameter as a dataclass field. `symbol` is the paper's; empty means "not in the paper".
 
-    `own` says as what it takes a user's code too: network, optimizer, augment, partition, metric or data.
+    `own` names the kind of user's code that the field accepts too: network, optimizer, augment, partition, metric or data.
     """
     return dataclasses.field(default=default, metadata={"meaning": meaning, "symbol": symbol, "low": low, "high": high, "own": own})
 
@@ -56,7 +56,7 @@ def group(
     """Hyper-parameters that many methods have, declared once: `local: Local = group(Local(lr=1e-3), symbols={"lr": "eta"})`.
 
     Each becomes a field of the method itself, with the default it has in `fields` and the symbol and meaning that are given here;
-    `without` leaves some out, and a field that the method declares itself stays the method's. The object is there too: `self.local`.
+    `without` leaves some out. A field that the method declares itself overrides the group's. `self.local` is the group as an object.
     """
     return _Group(fields, symbols or {}, meanings or {}, frozenset(without))
 
@@ -378,4 +378,4 @@ def _plain(hint: Any) -> tuple[Any, bool]:
 
 
 def _part_names(hint: Any) -> str:
-    return f"a {hint.__name__}" if isinstance(hint, type) else str(hint)
+    return f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}" if isinstance(hint, type) else str(hint)

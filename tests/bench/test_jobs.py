@@ -23,7 +23,7 @@ from unseen.bench import cluster, jobs
 from unseen.bench.cluster import files_in, run_elsewhere, write_files
 from unseen.bench.jobs import in_processes
 from unseen.bench.plan import BenchmarkCell, read_benchmark
-from unseen.bench.running import run_benchmark
+from unseen.bench.sequential import run_benchmark
 from unseen.cli import app
 from unseen.engines.child import ChildProcess
 from unseen.engines.frames import write_frame

@@ -12,10 +12,10 @@ import unseen
 from unseen.data.augment import Augment
 from unseen.data.domain import DomainDataset
 from unseen.device.graphs import StepGraphs
-from unseen.parts.averages import EMA
 from unseen.parts.mixstyle import MixStyle
+from unseen.parts.round_averages import EMA
 from unseen.parts.sam import SAM
-from unseen.parts.server import AdamServer
+from unseen.parts.server_optimizers import AdamServer
 from unseen.parts.views import RandConv
 from unseen.state import State
 

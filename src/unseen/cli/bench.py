@@ -41,7 +41,7 @@ def bench(
         from unseen.bench.cluster import on_ray
         from unseen.bench.jobs import in_processes
         from unseen.bench.plan import read_benchmark, write_plan
-        from unseen.bench.running import run_benchmark
+        from unseen.bench.sequential import run_benchmark
         from unseen.cli.progress import Screen
         from unseen.cli.report import tables_below
         from unseen.report.tables import to_markdown

@@ -75,7 +75,7 @@ def serve(
     """
     with answering():
         needs_flower()
-        from unseen.federation.flower.serve import serve as run_server
+        from unseen.federation.flower.superlink import serve as run_server
         from unseen.federation.kits import read_federation
 
         _stop_on_sigterm()

@@ -80,14 +80,30 @@ def _travels_of(prefix: str, owner: Any) -> list[dict[str, Any]]:
     import dataclasses
     import typing
 
+    from unseen.payload import declarations
+
     rows = []
     for task in (getattr(owner, name) for name in dir(owner)):
         down, up = getattr(task, "__payloads__", (None, None))
         for direction, payload in (("received", down), ("sent", up)):
-            for field in dataclasses.fields(payload) if payload else ():
-                kind = _type_name(typing.get_type_hints(payload)[field.name])
-                rows.append({"task": prefix + task.__name__, "direction": direction, "field": field.name, "type": kind})
+            for name, told in declarations(payload).items() if payload else ():
+                where = {"task": prefix + task.__name__, "direction": direction, "field": name}
+                rows.append({**where, "type": _type_name(typing.get_type_hints(payload)[name]), **dataclasses.asdict(told)})
     return rows
+
+
+def _in_words(row: dict[str, Any]) -> str:
+    """What a field declares.
+
+    >>> _in_words({"kind": "model", "role": "task", "part": "head", "of": "model", "grows": False, "type": "State | None"})
+    'model, head of the task network, from model; only where it is needed'
+    """
+    from unseen.payload import OF_A_NETWORK
+
+    part = f"{row['part']} of the {row['role']} network" if row["part"] != "whole" else f"of the {row['role']} network"
+    words = f"{row['kind']}, {part}" if row["kind"] in OF_A_NETWORK else str(row["kind"])
+    words += f", from {row['of']}" if row["of"] else ""
+    return words + (", grows with the data" if row["grows"] else "") + ("; only where it is needed" if "None" in row["type"] else "")
 
 
 def _type_name(hint: Any) -> str:
@@ -111,7 +127,7 @@ def _show_card(card: dict[str, Any]) -> None:
     screen.print("\n[bold]what travels[/]")
     for row in card["travels"]:
         way = "to the client " if row["direction"] == "received" else "leaves the client"
-        screen.print(f"  {row['task']}: {way:<17} {row['field']} ({row['type']})", markup=False)
+        screen.print(f"  {row['task']}: {way:<17} {row['field']} ({_in_words(row)})", markup=False)
 
 
 def networks(as_json: _JSON = False) -> None:

@@ -37,11 +37,11 @@ class FedAvg(Method[Aggregate]):
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
-            self.local.descend(net, optimizer, lambda: self.local.loss(client.task, net, x, y, mixing))
+            self.local.descend(net, optimizer, lambda: self.local.loss(client.task, net, x, y, mixing))  # w <- w - eta grad
 
         for batch in self.local.batches(client):
             step(*batch)
         return Up(model=state_of(net), **self.combining.upload(client, net))
 
-    def round(self, state: Aggregate, clients: Cohort) -> Aggregate:
+    def round(self, state: Aggregate, clients: Cohort) -> Aggregate:  # w <- sum_k n_k / n w_k
         return self.combining.combine(clients, clients.ask(self.train, Down(model=state.model)), state)

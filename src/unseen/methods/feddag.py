@@ -94,7 +94,7 @@ class FedDAG(Method[Server]):
     task_loss: Literal["both", "generated"] = hyper("both", "images of the student's task loss: both, or the generated ones alone")
     train_on: Literal["images", "perturbations"] = hyper("images", "what the student sees; perturbations is an ablation", symbol="Fig. 11")
     regenerate: bool = hyper(True, "the student sees images of the generator after its step; false: those that step was taken on")
-    width: int = hyper(32, "channels of the generator, FCN32 or FCN16; which is its own the paper does not say", symbol="Fig. 12", low=1)
+    width: int = hyper(32, "channels of the generator: FCN32 or FCN16; the paper does not say which it used", symbol="Fig. 12", low=1)
     generator_lr: float | None = hyper(None, "learning rate of the generator; none: the student's", low=0.0)
     ema: float = hyper(0.99, "decay of the teacher that follows the student", low=0.0, high=1.0)
     statistics: Literal["average", "copy"] = hyper("average", "how the teacher takes batch-norm statistics: like weights, or as they are")
@@ -195,5 +195,5 @@ class FedDAG(Method[Server]):
         """Algorithm 2, after the clients' Algorithm 1."""
         generator = state.generator if state.teachers.round >= self.warmup else None
         ups = clients.ask(self.train, Down(model=state.teachers.model, generator=generator, student=state.student))
-        teachers = self.combining.combine(clients, ups, state.teachers, also=("generator", "student"))
+        teachers = self.combining.combine(clients, ups, state.teachers, also=("generator", "student"))  # Eq. 5-6: SHA
         return Server(teachers, teachers.also.get("generator", state.generator), teachers.also.get("student"))

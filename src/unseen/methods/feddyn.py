@@ -1,6 +1,6 @@
 """FedDyn. Acar et al., "Federated learning based on dynamic regularization", ICLR 2021.
 
-Each client adds a linear and a quadratic term to its loss, so that its optimum is where the federation's is; a copy of its
+Each client adds a linear and a quadratic term to its loss, so that each client's optimum agrees with the federation's; a copy of its
 gradient, lambda_i, stays with it, and the server keeps the clients' mean of it.
 
 Departures: lambda covers parameters, not buffers (batch-norm statistics are averaged and nothing else); the paper's decay of the
@@ -41,7 +41,7 @@ class FedDyn(Method[Dynamic]):
     @on_client
     def train(self, down: Down, client: Client) -> DynamicUp:
         net, optimizer = self.local.begin(client, down.model)
-        penalty = DynamicPenalty(client, net, down.model, self.alpha)
+        penalty = DynamicPenalty(client, net, down.model, self.alpha)  # -<lambda_i, w> + alpha / 2 |w - w_t|^2
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
@@ -49,7 +49,8 @@ class FedDyn(Method[Dynamic]):
 
         for batch in self.local.batches(client):
             step(*batch)
-        return penalty.upload()
+        return penalty.upload()  # lambda_i <- lambda_i - alpha (w_i - w_t) stays here, w_i leaves
 
     def round(self, state: Dynamic, clients: Cohort) -> Dynamic:
+        """lambda <- lambda - alpha / K sum_i (w_i - w_t); w <- mean_i w_i - lambda / alpha."""
         return combine_dynamic(clients, clients.ask(self.train, Down(model=state.model)), state, self.alpha)

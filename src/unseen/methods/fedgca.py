@@ -4,7 +4,7 @@ All clients hold data of one domain. Each restyles its images at random (style c
 predictions and the same class activation maps on every view, guided by the global model; FedDyn's regulariser holds the clients
 together.
 
-The paper does not give: J, the optimiser, its learning rate, the batch, local epochs, rounds (here FedGCA's fields with the values of
+The paper does not give: J, the optimiser, its learning rate, the batch, local epochs, rounds (the defaults are those of
 the code it cites); the form of the style-complement module (one of four random convolutions drawn for each copy); how a map becomes a
 distribution (softmax over positions, of the true class; `unseen.ops.cam` says what a map is in networks without average pooling);
 whether the mean prediction is differentiated (it is; `stop_mean`); how Eq. 2 sums over classes (`over_classes`). The global model
@@ -58,9 +58,9 @@ class FedGCA(Method[Dynamic]):
     beta: float = hyper(0.1, "weight of the semantic consistency", symbol="beta, Eq. 6", low=0.0)
     copies: int = hyper(3, "restyled copies of each image", symbol="J", low=0, high=32)
     styles: str = hyper("randconv, repeated, mixing, texture", "what a copy may be, one drawn for each")
-    local_predictions: bool = hyper(True, "views are to be predicted alike", symbol="P, Table 3")
+    local_predictions: bool = hyper(True, "the predictions on all views are to agree", symbol="P, Table 3")
     global_predictions: bool = hyper(True, "the global model's predictions join the mean", symbol="P^G, Table 3")
-    local_maps: bool = hyper(True, "views are to be looked at alike", symbol="M, Table 3")
+    local_maps: bool = hyper(True, "the activation maps of all views are to agree", symbol="M, Table 3")
     global_maps: bool = hyper(True, "the global model's maps join the mean", symbol="M^G, Table 3")
     consistency: Consistency = hyper("bce", "bce: Eq. 2 as printed; kl: as its text says")
     over_classes: OverClasses = hyper("mean", "how bce becomes one number")
@@ -97,7 +97,7 @@ class FedGCA(Method[Dynamic]):
     def train(self, down: Down, client: Client) -> DynamicUp:
         net, optimizer = self.local.begin(client, down.model)  # w_i
         guide = client.frozen("task", down.model)  # w^t
-        penalty = DynamicPenalty(client, net, down.model, self.alpha)
+        penalty = DynamicPenalty(client, net, down.model, self.alpha)  # alpha L_OC, Eq. 5: FedDyn's
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:  # X+, and the labels of one view

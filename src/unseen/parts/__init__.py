@@ -6,10 +6,10 @@ import typing
 from typing import Any
 
 from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
-from unseen.parts.averages import EMA, Tail
 from unseen.parts.mixstyle import MixStyle
+from unseen.parts.round_averages import EMA, Tail
 from unseen.parts.sam import SAM
-from unseen.parts.server import AdamServer, MomentumServer, YogiServer
+from unseen.parts.server_optimizers import AdamServer, MomentumServer, YogiServer
 from unseen.parts.views import RandConv
 from unseen.settings import Configured, settings_of
 

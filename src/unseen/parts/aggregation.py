@@ -90,7 +90,7 @@ class Aggregation(Configured, ABC):
 
     @abstractmethod
     def combine(self, clients: Cohort, updates: Updates, before: Aggregate, also: Sequence[str] = ()) -> Aggregate:
-        """The next global model, and with the same weights the networks in the fields `also` of the uploads that have them.
+        """The next global model. The further networks in the uploads' fields `also` are averaged with the same weights.
 
         A client that is not among the updates has no part in it.
         """
@@ -157,7 +157,7 @@ class Losses(Payload):
 
 @dataclass(frozen=True)
 class Assessed(Aggregation):
-    """Abstract. Clients assess each other's models on their validation parts; the better a model, the more it weighs.
+    """Abstract (FedDAG, section III-C). Clients assess each other's models on their validation parts: a better model weighs more.
 
     A client that gave no model this round neither counts nor assesses. A model that no evaluator could assess gets the mean of
     the scores that were given; where none was, all models weigh the same.

@@ -26,8 +26,8 @@ class Boundary(Configured):
     tau: float = hyper(0.05, "temperature", symbol="tau, Eq. 6", low=1e-4)
     feature_maps: int = hyper(2, "how many of the last decoder maps the features are taken from", symbol="l", low=1, high=2)
     features_of_x: Literal["updated", "old"] = hyper("updated", "weights at which the raw image's features are taken", symbol="Eq. 8")
-    boundary_steps: int = hyper(1, "erosions whose loss is the boundary", low=1)
-    background_steps: int = hyper(5, "dilations whose gain is the background", low=1)
+    boundary_steps: int = hyper(1, "erosions: the boundary is the mask without its erosion", low=1)
+    background_steps: int = hyper(5, "dilations: the background is the dilation without the mask", low=1)
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         if around.task != "segmentation" or not self.gamma:

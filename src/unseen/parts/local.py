@@ -1,4 +1,4 @@
-"""What every local training has, as one group of fields with the seams where parts meet a method's loop.
+"""What every local training has, as one group of fields, and the functions of it that a method's loop calls.
 
 The loop itself stays in the method's file: it is the paper.
 """
@@ -41,7 +41,7 @@ class Local(Configured):
     optimizer: OptimizerName | Own | Callable[..., Optimizer] = hyper("adam", "local optimiser", own="optimizer")
     lr: float = hyper(1e-4, "learning rate", low=0.0)
     weight_decay: float = hyper(0.0, "weight decay", low=0.0)
-    smoothing: float = hyper(0.0, "mass moved from the true class to all classes", low=0.0, high=1.0)
+    smoothing: float = hyper(0.0, "label smoothing: mass moved from the true class to all classes", low=0.0, high=1.0)
     views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
     mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch")
     sam: SAM | None = hyper(None, "sharpness-aware steps")
@@ -87,7 +87,7 @@ class Local(Configured):
     def descend(
         self, net: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], add_gradient: Callable[[], None] = lambda: None
     ) -> None:
-        """One step, plain or sharpness-aware, on what `loss` computes and on a penalty whose gradient is known and added."""
+        """One step on what `loss` computes, plain or sharpness-aware. `add_gradient` adds a penalty's gradient afterwards."""
         if self.sam is not None:
             sam_step(net, optimizer, loss, self.sam.rho, add_gradient)
             return

@@ -12,7 +12,7 @@ from unseen import Experiment
 from unseen.data.domain import DomainDataset
 from unseen.method import RoundAverage
 from unseen.methods import METHODS
-from unseen.parts.averages import EMA, Tail
+from unseen.parts.round_averages import EMA, Tail
 from unseen.runs.folder import RunFolder, read_checkpoint
 from unseen.runs.watch import Silent
 from unseen.state import State, same_bits

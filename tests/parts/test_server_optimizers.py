@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from unseen import Experiment, FedAvg
 from unseen.data.domain import DomainDataset
 from unseen.parts.aggregation import Aggregate, Uniform
-from unseen.parts.averages import EMA
-from unseen.parts.server import AdamServer, MomentumServer, ServerOptimizer, YogiServer
+from unseen.parts.round_averages import EMA
+from unseen.parts.server_optimizers import AdamServer, MomentumServer, ServerOptimizer, YogiServer
 from unseen.runs.watch import Silent
 from unseen.state import State, same_bits
 from unseen.training import Result, train
