@@ -1,10 +1,10 @@
-# make setup | demo | test | check | format
+# make setup | demo | test | gpu-test | format
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,report,medical,h5,flower,privacy,ray,export
 
-.PHONY: setup demo test check format lint types clean
+.PHONY: setup demo test gpu-test format lint types pytest clean
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -25,8 +25,15 @@ $(VENV)/.done: $(VENV)/.base
 demo: $(VENV)/.base
 	$(BIN)/unseen bench experiments/demo.toml --out runs/demo --seeds 0
 
-test: setup
+test: lint types pytest
+
+pytest: setup
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+# What needs a GPU, with the system's Python: torch, pytest and what `unseen` imports are enough.
+gpu-test:
+	PYTHONPATH=src $(PYTHON) -c "import torch; print(torch.cuda.get_device_name())"
+	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -W default -p no:cacheprovider tests/gpu
 
 format: setup
 	$(BIN)/ruff format .
@@ -38,8 +45,6 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
-
-check: lint types test
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

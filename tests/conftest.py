@@ -9,13 +9,23 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
+
+try:
+    from hypothesis import settings
+except ImportError:  # a machine with a GPU may have pytest and torch alone, which is enough for `make gpu-test`
+    settings = None
 
 from unseen.data.domain import UNIT, Domain, DomainDataset
 from unseen.task import Classification, Segmentation
 
-settings.register_profile("unseen", deadline=None, derandomize=True, max_examples=50)
-settings.load_profile("unseen")
+if settings is not None:
+    settings.register_profile("unseen", deadline=None, derandomize=True, max_examples=50)
+    settings.load_profile("unseen")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("there is no GPU here")
 
 
 @pytest.fixture(autouse=True)
