@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,report,medical,h5,flower,privacy,ray,export
 
-.PHONY: setup demo test gpu-test format lint types clean
+.PHONY: setup demo test gpu-test format lint types pytest clean
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -26,12 +26,15 @@ demo: $(VENV)/.base
 	$(BIN)/unseen bench experiments/demo.toml --out runs/demo --seeds 0
 
 # Format, lint and types first: they take half a minute, and a mistake that they find need not wait for the tests.
-test: lint types
+test: lint types pytest
+
+pytest: setup
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-# On a machine with a GPU, with its own Python, torch and pytest: nothing is installed.
+# What needs a GPU, with the system's Python: torch, pytest and what `unseen` imports are enough.
 gpu-test:
-	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -p no:cacheprovider tests/device/test_gpu.py tests/device/test_streams.py
+	PYTHONPATH=src $(PYTHON) -c "import torch; print(torch.cuda.get_device_name())"
+	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -W default -p no:cacheprovider tests/gpu
 
 format: setup
 	$(BIN)/python docs/methods_table.py

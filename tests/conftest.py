@@ -10,23 +10,22 @@ import numpy as np
 import pytest
 import torch
 
+try:
+    from hypothesis import settings
+except ImportError:  # a machine with a GPU may have pytest and torch alone, which is enough for `make gpu-test`
+    settings = None
+
 from unseen.data.domain import UNIT, Domain, DomainDataset
 from unseen.task import Classification, Segmentation
 
-try:
-    from hypothesis import settings
-except ImportError:  # `make gpu-test` does without
-    pass
-else:
+if settings is not None:
     settings.register_profile("unseen", deadline=None, derandomize=True, max_examples=50)
     settings.load_profile("unseen")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="there is no GPU here: make gpu-test runs it where there is one"))
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("there is no GPU here")
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def command(*arguments: object) -> list[str]:
 def unseen(*arguments: object) -> str:
     """A command that needs no process of its own."""
     result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, result.output + "".join(traceback.format_exception(result.exception))
     return str(result.output)
 
 

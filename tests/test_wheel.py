@@ -37,9 +37,8 @@ def test_it_installs_and_runs_in_an_empty_environment(wheel: Path, tmp_path: Pat
     dependencies = next(p for p in sys.path if p.endswith("site-packages"))
     (inside / "dependencies.pth").write_text(dependencies)
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    where = subprocess.run(
-        [python, "-c", "import unseen; print(unseen.__file__)"], check=True, capture_output=True, text=True, cwd=tmp_path
-    )
+    ask = [python, "-c", "import unseen; print(unseen.__file__)"]
+    where = subprocess.run(ask, check=True, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert str(inside) in where.stdout
     command = [python, "-m", "unseen", "run", "--method", "fedavg", "--target", "plain", "--rounds", "1", "--network", "small_cnn:width=2"]
     command += ["--set", "steps=1", "--workers", "1", "--out", str(tmp_path / "run")]

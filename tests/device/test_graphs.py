@@ -1,4 +1,4 @@
-"""Steps recorded on a GPU: what a recording belongs to. `test_gpu.py` shows that replaying gives what running gives."""
+"""Steps recorded on a GPU: what a recording belongs to."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from unseen.data.domain import DomainDataset
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, ClientFailed, NoReplies
 from unseen.method import Replies
+from unseen.methods import method_class
 from unseen.runs.watch import Silent
 from unseen.state import same_bits
 from unseen.training import Result, train
@@ -39,17 +40,24 @@ def test_through_bytes_gives_the_same_bits(tiny: DomainDataset) -> None:
     assert equal(go(own.Exercise(), tiny), go(own.Exercise(), tiny, through_bytes=True))
 
 
-def test_workers_give_the_same_bits() -> None:
-    from unseen.methods import method_class
-
-    method = method_class(EXERCISE)()
+def test_workers_give_the_same_bits_and_tell_faults_plainly_too() -> None:
+    """One test, because to start workers takes longer than what they do here."""
+    exercise, careless = method_class(EXERCISE)(), method_class(f"{own.__file__}:Careless")
     settings = {"target": "outline", "network": "small_cnn:width=2", "rounds": 2}
     with Workers(2) as workers:
-        parallel = go(method, "styled-digits", workers=workers, **settings)
-        other_seed = go(method, "styled-digits", workers=workers, seed=1, **settings)
-        alone = go(method, "styled-digits", **settings)
+        parallel = go(exercise, "styled-digits", workers=workers, **settings)
+        other_seed = go(exercise, "styled-digits", workers=workers, seed=1, **settings)
+        alone = go(exercise, "styled-digits", **settings)
         assert equal(parallel, alone)
         assert not same_bits(other_seed.state, alone.state)
+        with pytest.raises(ClientFailed, match=r"failed in train: ZeroDivisionError: in round 1[\s\S]*Traceback"):
+            go(careless(fault="crash"), "styled-digits", workers=workers, **settings)
+        with pytest.raises(BadInput, match="only the client can see"):
+            go(careless(fault="mistake"), "styled-digits", workers=workers, **settings)
+        for worker in workers._workers:
+            os.kill(worker.process.pid, signal.SIGKILL)
+        with pytest.raises(ClientFailed, match=r"worker process ended \(exit code -9\)"):
+            go(careless(fault="other"), "styled-digits", workers=workers, **settings)
 
 
 def test_the_seed_decides_everything(tiny: DomainDataset) -> None:
@@ -116,22 +124,6 @@ def test_a_method_may_give_its_network_other_tensors(tiny: DomainDataset) -> Non
     before = result.world.fresh("task")
     for name, _ in result.model.named_parameters():  # each client of each round adds one
         assert torch.allclose(result.state[name], before[name] + 3, atol=1e-5), name
-
-
-def test_workers_tell_faults_plainly_too() -> None:
-    from unseen.methods import method_class
-
-    careless = method_class(f"{own.__file__}:Careless")
-    settings = {"target": "outline", "network": "small_cnn:width=2", "rounds": 1}
-    with Workers(2) as workers:
-        with pytest.raises(ClientFailed, match=r"failed in train: ZeroDivisionError: in round 1[\s\S]*Traceback"):
-            go(careless(fault="crash"), "styled-digits", workers=workers, **settings)
-        with pytest.raises(BadInput, match="only the client can see"):
-            go(careless(fault="mistake"), "styled-digits", workers=workers, **settings)
-        for worker in workers._workers:
-            os.kill(worker.process.pid, signal.SIGKILL)
-        with pytest.raises(ClientFailed, match=r"worker process ended \(exit code -9\)"):
-            go(careless(fault="other"), "styled-digits", workers=workers, **settings)
 
 
 def test_replies_are_read_once_and_missing_is_known_afterwards() -> None:

@@ -99,6 +99,9 @@ def test_an_expired_certificate_is_refused(tmp_path: Path, monkeypatch: pytest.M
         open_kit(made.path / "kits/a.kit", tmp_path / "site")
     with pytest.raises(BadInput, match="valid until"):
         read_federation(made.path)
+    for arguments in (["serve", "--dir", made.path], ["join", made.path / "kits/a.kit", "--data", "x", "--dir", tmp_path / "s"]):
+        result = CliRunner().invoke(app, [str(word) for word in arguments])
+        assert result.exit_code == 2 and "valid until" in " ".join(result.output.split())
 
 
 def test_mistakes_on_the_command_line(tmp_path: Path) -> None:

@@ -14,24 +14,26 @@ from unseen.federation.messages import Message, SignedMessage, open_message, sig
 
 KEY, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
 )
 
 
-@given(header=st.dictionaries(st.text(), JSON), payload=st.binary())
+@given(header=st.dictionaries(st.text(), JSON, max_size=5), payload=st.binary())
 def test_what_was_signed_is_opened(header: dict[str, object], payload: bytes) -> None:
     message = Message(header, payload)
     assert open_message(sign(message, KEY, "question"), KEY.public_key(), "question", 10**6) == message
 
 
-@settings(max_examples=2000)
+@settings(max_examples=500)
 @given(header=st.text(), payload=st.binary(), signature=st.binary(max_size=80))
 def test_garbage_is_refused(header: str, payload: bytes, signature: bytes) -> None:
     with pytest.raises(RefusedReply):
         open_message(SignedMessage(header, payload, signature), KEY.public_key(), "answer", 10**6)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=500)
 @given(position=st.integers(0), flip=st.integers(1, 255), part=st.sampled_from(["header", "payload", "signature"]))
 def test_one_changed_byte_is_refused(position: int, flip: int, part: str) -> None:
     signed = sign(Message({"a": [1, 2], "b": "text"}, b"some payload"), KEY, "answer")

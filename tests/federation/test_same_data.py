@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from federation_in_memory import FederationInMemory, alone
 from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import Domain, DomainDataset
 from unseen.federation.site.policy import Rejected
+from unseen.federation.site.process import site_data
 from unseen.federation.site.same_data import refuse_other_data
 from unseen.runs.watch import Silent
 from unseen.task import Classification
@@ -49,6 +51,25 @@ def test_data_that_were_prepared_again_are_the_same(tiny: DomainDataset, tmp_pat
         noted = file.read_text()
     refuse_other_data(with_domain(data, images=np.load(tmp_path / "images.npy", mmap_mode="r")), file)
     assert file.read_text() == noted  # every pixel is looked at only when a file is new
+
+
+def test_an_image_of_a_folder_that_is_another_after_a_restart_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    for number in range(6):
+        image = tmp_path / f"data/scans/{'ab'[number % 2]}/{number}.png"
+        image.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((16, 16, 3), 30 * number, np.uint8)).save(image)
+
+    def started() -> None:
+        refuse_other_data(site_data(f"folder:{tmp_path / 'data'}", None, "south", 16), tmp_path / "data.json")
+
+    started()
+    before = image.read_bytes()
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(image)
+    with pytest.raises(Rejected, match="data: they changed since this run began"):
+        started()
+    image.write_bytes(before)
+    started()
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "garbage"])
