@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from unseen import Client, Cohort, Global, Memory, Method, Nothing, Payload, State, carries, group, hyper, mean, on_client, state_of
 from unseen.networks import with_option
-from unseen.networks.pretrained import Pretrained
+from unseen.networks.pretrained import Official, Pretrained
 from unseen.ops.averaging import means
 from unseen.ops.descent import own_step
 from unseen.parts.aggregation import Aggregate, Aggregation, Assessed, Candidates, Uniform
@@ -176,7 +175,7 @@ class GA(Assessed):
     name = "ga"
     step: float = hyper(0.2, "reach", low=0.0)
 
-    def combine(self, clients, updates, before, also=()):
+    def combine(self, clients, updates, before):
         models = {c: up.model for c, up in updates}
         weights = {c: before.numbers.get("next", {}).get(c, 1 / len(models)) for c in models}
         model = mean((models[c], weights[c]) for c in models)
@@ -193,7 +192,7 @@ class GMA(Aggregation):
     name = "gma"
     tau: float = hyper(0.4, "agreement", low=0.0, high=1.0)
 
-    def combine(self, clients, updates, before, also=()):
+    def combine(self, clients, updates, before):
         trained = clients.entries("parameters")
 
         def signed(up):
@@ -337,13 +336,12 @@ def moments(maps: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CCST(Method[Aggregate]):
-    weights: str = hyper("", "folder with encoder.safetensors and decoder.safetensors")
     local: Local = group(SMALL, without=["views"])
     combining: Combining = group(Combining(Uniform()))
 
     def networks(self, shapes):
         made = {"encoder": partial(nn.Conv2d, shapes.channels, 4, 1), "decoder": partial(nn.Conv2d, 4, shapes.channels, 1)}
-        return {role: Pretrained(make, Path(self.weights) / f"{role}.safetensors") for role, make in made.items()}
+        return {role: Pretrained(make, Official(f"style-{role}.safetensors", "made by the test")) for role, make in made.items()}
 
     @on_client
     def style(self, down: Nothing, client: Client) -> Style:

@@ -364,3 +364,21 @@ def test_images_with_their_channels_last_and_tensors_in_a_domain() -> None:
         unseen.Domain("a", np.zeros((2, 16, 16, 3), dtype=np.uint8), labels)
     made = unseen.Domain("a", torch.zeros(2, 3, 16, 16, dtype=torch.uint8), torch.zeros(2, dtype=torch.long))  # type: ignore[arg-type]
     assert isinstance(made.images, np.ndarray) and made.labels.dtype == np.int64
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddyn", "fedadg", "elcfs", "feddag"])
+def test_layers_that_an_own_network_froze_stay_frozen(method: str, tiny: DomainDataset) -> None:
+    class Frozen(nn.Module):
+        def __init__(self, outputs: int, channels: int) -> None:
+            super().__init__()
+            self.body, self.fc = nn.Conv2d(channels, 6, 3), nn.Linear(6, outputs)
+            self.body.requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(torch.relu(self.body(x)).mean((2, 3)))
+
+    small = {"feddag": {"warmup": 0, "width": 4}, "fedadg": {"classification_epochs": 1, "alignment_epochs": 1}}.get(method, {})
+    result = unseen.run(METHODS[method](batch=8, **small), tiny, "c", rounds=1, network=Frozen)
+    begun = result.world.fresh("task")
+    assert torch.equal(result.state["net.body.weight"], begun["net.body.weight"])
+    assert not torch.equal(result.state["net.fc.weight"], begun["net.fc.weight"])

@@ -192,3 +192,24 @@ def test_a_payload_may_extend_another_and_its_own_fields_come_first() -> None:
         extra: float = carries("number")
 
     assert [*declarations(More)] == ["extra", *declarations(Up)]
+
+
+def test_of_several_models_by_name_one_cannot_be_a_version() -> None:
+    class Several(Payload):
+        models: dict[str, State] = carries("model")
+        head: State = carries("model", part="head")
+
+    one = type("One", (Payload,), {"__annotations__": {"model": State}, "model": carries("model", of="models")})
+    with pytest.raises(TypeError, match="one model, and 'models' several by name"):
+        bases(Several, one)
+
+    class Free(Payload):
+        model: State = carries("model")  # neither of several, nor of a part
+
+    class Each(Payload):
+        models: dict[str, State] = carries("model")
+
+    assert bases(Several, Free) == {} and bases(Several, Each) == {"models": "models"}
+    wrong = type("Wrong", (Payload,), {"__annotations__": {"losses": dict[str, float]}, "losses": carries("score", of="head")})
+    with pytest.raises(TypeError, match="not several by name"):
+        bases(Several, wrong)

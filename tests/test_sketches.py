@@ -13,7 +13,7 @@ from torch import nn
 import sketches
 from conftest import tiny_classification, tiny_segmentation
 from federation_in_memory import FederationInMemory
-from unseen import BadInput, Experiment, FedAvg, Method
+from unseen import BadInput, Experiment, FedADG, FedAvg, Method
 from unseen.data.domain import DomainDataset
 from unseen.federation.site.policy import Policy
 from unseen.method import Replies
@@ -28,16 +28,17 @@ FOUR = tiny_classification((24, 20, 16, 12))  # three sites and one that stays u
 FILES = ("records.jsonl", "model.safetensors", "best.safetensors")
 
 
-def style_networks(folder: Path) -> str:
+@pytest.fixture(autouse=True)
+def style_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CCST's pretrained networks, where torch keeps such files."""
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
     torch.manual_seed(0)
     for role, net in (("encoder", nn.Conv2d(3, 4, 1)), ("decoder", nn.Conv2d(4, 3, 1))):
-        safetensors.torch.save_file(state_of(net), folder / f"{role}.safetensors")
-    return str(folder)
+        safetensors.torch.save_file(state_of(net), tmp_path / f"checkpoints/style-{role}.safetensors")
 
 
 def made(name: str, tmp_path: Path) -> Method[Any]:
-    if name == "CCST":
-        return sketches.CCST(weights=style_networks(tmp_path))
     if name in ("GA", "GMA"):
         return FedAvg(lr=0.05, batch=8, optimizer="sgd", aggregation=getattr(sketches, name)())
     return getattr(sketches, name)()
@@ -132,13 +133,37 @@ def test_ga_by_hand() -> None:
     assert after.weights == pytest.approx(dict.fromkeys("abc", 1 / 3)) and float(after.model["w"]) == pytest.approx(3.0)
 
 
+@pytest.mark.parametrize("aggregation", [sketches.GA(), sketches.GMA()], ids=["ga", "gma"])
+def test_an_aggregation_of_ones_own_does_not_lose_a_generator(aggregation: Any, tmp_path: Path) -> None:
+    records = go(FedADG(classification_epochs=1, alignment_epochs=1, batch=8, aggregation=aggregation), tmp_path / "run").records
+    for record in records:
+        assert {row["field"] for row in record["travelled"] if row["task"] == "train" and row["direction"] == "sent"} >= {
+            "model",
+            "generator",
+        }
+
+
+def test_a_network_of_another_role_may_have_a_layer_called_head(tmp_path: Path) -> None:
+    class Critic(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(2, 1)
+
+    class WithCritic(sketches.FedNova):
+        def networks(self, shapes):
+            return {"critic": Critic}
+
+    assert go(WithCritic(), tmp_path / "run", rounds=1).records
+
+
 def test_a_frozen_network_keeps_its_weights_whatever_is_trained(tmp_path: Path) -> None:
     method = made("CCST", tmp_path)
     world = go(method, tmp_path / "run").world
-    before = safetensors.torch.load_file(tmp_path / "encoder.safetensors")
+    file = tmp_path / "checkpoints/style-encoder.safetensors"
+    before = safetensors.torch.load_file(file)
     assert same_bits(state_of(world.builders["encoder"]()), before)
-    (tmp_path / "encoder.safetensors").unlink()
-    with pytest.raises(BadInput, match=r"no weight file .*encoder\.safetensors"):
+    file.unlink()
+    with pytest.raises(BadInput, match=r"pretrained weights are not on this machine; get style-encoder\.safetensors"):
         go(method, tmp_path / "again")
 
 

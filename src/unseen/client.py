@@ -18,9 +18,10 @@ from unseen.device.formats import fast_precision, memory_format
 from unseen.device.graphs import RECORDABLE, StepGraphs
 from unseen.device.resident import SampleReader
 from unseen.device.streams import Ahead
+from unseen.networks.base import network_entries
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
-from unseen.state import Entries, Part, State, copy_all, entries_of
+from unseen.state import Entries, Part, State, copy_all
 from unseen.task import Task
 
 __all__ = ["Batch", "Client", "Pool", "Precision", "Recall"]
@@ -45,6 +46,7 @@ class Pool:
         self._networks: dict[tuple[str, int], nn.Module] = {}
         self._optimizers: dict[tuple[Any, ...], Optimizer] = {}
         self._entries: dict[str, Entries] = {}
+        self._fixed: dict[int, list[nn.Parameter]] = {}  # by network: what it was built with as not to be trained
         self.graphs = StepGraphs(device) if device.type == "cuda" else None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # where batches are made
 
@@ -55,8 +57,16 @@ class Pool:
         if key not in self._networks:
             with seeded_block(torch.device("cpu"), 0, "pool"):  # whether a network is new must not move a task's draws
                 net = self._builders[role]().to(self.device)
+            self._fixed[id(net)] = [p for p in net.parameters() if not p.requires_grad]
             self._networks[key] = net.to(memory_format=memory_format(net, self.device))  # type: ignore[call-overload]
         return self._networks[key]
+
+    def trainable(self, net: nn.Module) -> nn.Module:
+        """The network with gradients for what it was built to train: a user's frozen layers stay frozen."""
+        net.requires_grad_(True)
+        for parameter in self._fixed.get(id(net), ()):
+            parameter.requires_grad_(False)
+        return net
 
     def pretrained(self, role: str) -> nn.Module:
         """The network of that role with the weights that it was built with. No task may train it, since the next one needs it as it is."""
@@ -64,7 +74,7 @@ class Pool:
 
     def entries(self, role: str) -> Entries:
         if role not in self._entries:
-            self._entries[role] = entries_of(self.network(role, 0))
+            self._entries[role] = network_entries(self.network(role, 0))
         return self._entries[role]
 
     @cached_property
@@ -136,7 +146,7 @@ class Client:
         net = self._pool.network(role, number)
         _load(net, state)
         net.zero_grad(set_to_none=True)
-        return net.requires_grad_(True).train()
+        return self._pool.trainable(net).train()
 
     def frozen(self, role: str, state: State | None = None) -> Any:
         """The network of that role with these weights, or with its own pretrained ones, fixed: in evaluation mode, without gradients."""

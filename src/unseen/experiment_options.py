@@ -41,7 +41,7 @@ class ExperimentOptions:
         "per-domain", "who holds what: per-domain, split, dial:X, dirichlet:X, pooled, file:PATH, FILE.py:NAME", own="partition"
     )
     clients: int | None = hyper(None, "number of clients, where the partition leaves it open", low=1)
-    participation: float = hyper(1.0, "share of the clients that is drawn for each round", low=0.0, high=1.0)
+    participation: float = hyper(1.0, "share of the clients that is drawn for each round", low=1e-6, high=1.0)
     minimum: int = hyper(2, "the fewest training samples that a partition leaves a client", low=1)
     validation: float = hyper(0.1, "share of each domain that clients keep for validation", low=0.0, high=0.9)
     size: int | None = hyper(None, "image side in pixels; none takes the data set's own", low=8)

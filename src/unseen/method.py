@@ -106,8 +106,12 @@ class Cohort(Protocol):
     def names(self) -> list[str]:
         """All clients of the run, whoever takes part in this round."""
 
+    @property
+    def taking_part(self) -> list[str]:
+        """Those who take part in this round: all, unless the experiment draws some."""
+
     def ask(self, task: Task[D, U], down: D | Mapping[str, D]) -> Replies[U]:
-        """Run `task` at every client that takes part in this round, or at those named in `down`."""
+        """Run `task` at every client that takes part in this round, or at those of them that `down` names."""
 
     def entries(self, part: Part = "whole", role: str = "task") -> list[str]:
         """The names of a part of a network's state: its parameters, its buffers, its head, its normalisation."""

@@ -21,7 +21,7 @@ from unseen.state import Part, State
 
 __all__ = [
     "OF_A_NETWORK", "Carried", "Declaration", "Kind", "Memory", "Nothing", "Payload", "State", "bases", "carried", "carries",
-    "declarations", "refuse_unusable",
+    "declarations", "is_by_name", "refuse_unusable",
 ]  # fmt: skip
 
 Kind = Literal["model", "update", "gradient", "control", "statistic", "spectrum", "score", "count", "number", "text"]
@@ -90,17 +90,27 @@ def bases(down: type[Payload], up: type[Payload]) -> dict[str, str]:
             if told.of not in asked:
                 raise TypeError(f"{where} is of {told.of!r}; {down.__name__} has {', '.join(asked) or 'no fields'}")
             base = asked[told.of]
+            if told.kind == "score" and not is_by_name(down, told.of):
+                raise TypeError(f"{where} is a score of {told.of!r}, which is not several by name")
             if told.kind in OF_A_NETWORK and (base.kind != "model" or base.role != told.role or base.part not in ("whole", told.part)):
                 raise TypeError(f"{where} ({told.role}, {told.part}) is of {told.of!r}, a {base.kind} ({base.role}, {base.part})")
+            if told.kind == "model" and is_by_name(down, told.of) and not is_by_name(up, name):
+                raise TypeError(f"{where} is one model, and {told.of!r} several by name: it cannot be told which it was trained from")
             found[name] = told.of
         elif told.kind == "model":
-            alike = [other for other, q in asked.items() if q.kind == "model" and q.role == told.role and q.part in ("whole", told.part)]
+            fits = {n: q for n, q in asked.items() if q.kind == "model" and q.role == told.role and q.part in ("whole", told.part)}
+            alike = [other for other in fits if is_by_name(up, name) or not is_by_name(down, other)]
             if len(alike) > 1:
                 raise TypeError(f'{where}: say which of {", ".join(alike)} it was trained from, as in carries("model", of="{alike[0]}")')
             found |= {name: alike[0]} if alike else {}
         elif told.kind == "update":
             raise TypeError(f'{where}: say what it is a change of, as in carries("update", of="model")')
     return found
+
+
+def is_by_name(payload: type[Payload], field: str) -> bool:
+    """Whether a field is declared as several states or numbers by name, such as one model for each client."""
+    return without_none(hints_of(payload)[field])[0] in (dict[str, State], dict[str, float])
 
 
 def _refuse_other_types(cls: type) -> None:

@@ -58,6 +58,9 @@ def group(
     Each becomes a field of the method itself, with the default it has in `fields` and the symbol and meaning that are given here;
     `without` leaves some out. A field that the method declares itself overrides the group's. `self.local` is the group as an object.
     """
+    strange = ({*(symbols or {}), *(meanings or {}), *without}) - {s.name for s in settings_of(type(fields))}
+    if strange:
+        raise TypeError(f"{type(fields).__name__} has no field {', '.join(sorted(strange))}")
     return _Group(fields, symbols or {}, meanings or {}, frozenset(without))
 
 
@@ -101,7 +104,7 @@ class Configured:
             gathered = functools.cached_property(declared.gathered)
             gathered.__set_name__(cls, name)
             setattr(cls, name, gathered)
-            cls.__groups__ = (*cls.__groups__, name)
+            cls.__groups__ = (*(one for one in cls.__groups__ if one != name), name)
         cls.__annotations__ = flat
 
     def __new__(cls, *_: Any, **named: Any) -> Self:

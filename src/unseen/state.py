@@ -42,15 +42,14 @@ class Entries:
         return [name for name in self.outline if name in inside]
 
 
-def entries_of(net: nn.Module) -> Entries:
-    """What the state of a network consists of. Layers are known by their type, never by their name.
+def entries_of(net: nn.Module, head: nn.Module | None = None) -> Entries:
+    """What the state of a network consists of; `head` is its layer that gives logits. Layers are known by their type, never by their name.
 
     >>> entries_of(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))).names("without-norms")
     ['0.weight', '0.bias']
     """
     state = net.state_dict()
-    head = net.head() if hasattr(net, "head") and callable(net.head) else None
-    inside_head: set[int] = {id(module) for module in head.modules()} if isinstance(head, nn.Module) else set()
+    inside_head: set[int] = set() if head is None else {id(module) for module in head.modules()}
     owners = {f"{prefix}." if prefix else "": module for prefix, module in net.named_modules()}
 
     def within(wanted: Callable[[nn.Module], bool]) -> frozenset[str]:

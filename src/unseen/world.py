@@ -21,12 +21,12 @@ from unseen.experiment import Experiment
 from unseen.method import Shapes, Surroundings
 from unseen.metrics import own_score
 from unseen.networks import build_network
-from unseen.networks.base import TaskNet
+from unseen.networks.base import TaskNet, network_entries
 from unseen.networks.own import build_own_network
 from unseen.networks.pretrained import Pretrained
 from unseen.own_code import Own, telling_where
 from unseen.randomness import seeded_block
-from unseen.state import Entries, State, entries_of, state_of
+from unseen.state import Entries, State, state_of
 from unseen.task import Task
 
 __all__ = ["World", "assemble", "build_world", "refuse_obstacles"]
@@ -67,7 +67,7 @@ class World:
         if role not in self.builders:
             raise KeyError(f"no network for the role {role!r}; this run has {', '.join(sorted(self.builders))}")
         if role not in self._entries:
-            self._entries[role] = entries_of(self._seeded(role, self.builders[role]))
+            self._entries[role] = network_entries(self._seeded(role, self.builders[role]))
         return self._entries[role]
 
     def _seeded(self, role: str, build: Callable[[], nn.Module]) -> nn.Module:

@@ -14,6 +14,9 @@ from federation_in_memory import FederationInMemory
 from unseen import BadInput, Experiment, FedAvg, FedDyn
 from unseen.data.domain import DomainDataset
 from unseen.engines.cohort import taking_part
+from unseen.engines.local import LocalEngine
+from unseen.federation.server.engine import Terms
+from unseen.parts.combining import Down
 from unseen.runs.record import Record
 from unseen.runs.watch import Silent
 from unseen.training import train
@@ -70,3 +73,19 @@ def test_between_sites_the_same_are_drawn(tmp_path: Path) -> None:
 def test_a_share_outside_its_range_is_refused() -> None:
     with pytest.raises(BadInput, match=r"participation is 1\.5"):
         Experiment(FedAvg(), SIX, "g", participation=1.5)
+
+
+def test_a_share_that_draws_fewer_than_the_federation_needs_is_refused(tmp_path: Path) -> None:
+    data = tiny_classification((12, 12, 12, 12))
+    federation = FederationInMemory(tmp_path, data, "d")
+    with pytest.raises(BadInput, match="participation draws 1 of 3 sites a round; minimum_clients is 2"):
+        federation.federate(Experiment(FedAvg(), data.name, "d", participation=0.34), Terms(minimum_clients=2))
+
+
+def test_a_question_to_each_client_by_name_reaches_those_drawn(tmp_path: Path) -> None:
+    """ELCFS and SHA ask clients by name: who is not drawn is not asked, whatever the method."""
+    world = build_world(Experiment(FedAvg(lr=0.02, batch=8), SIX, "g", participation=0.34, rounds=2))
+    engine = LocalEngine(world, tmp_path)
+    cohort = engine.cohort(1)
+    asked = cohort.ask(world.experiment.method.train, {name: Down(model=world.fresh("task")) for name in cohort.names}).all()
+    assert sorted(asked) == cohort.taking_part == taking_part(world, 1) and len(asked) == 2

@@ -119,3 +119,15 @@ def test_a_student_that_did_not_change_leaves_as_it_came() -> None:
     assert isinstance(private, feddag.Up) and private.student is not None
     torch.testing.assert_close(private.student["w"], student["w"], atol=1e-4, rtol=0)
     torch.testing.assert_close(private.teacher["w"], teacher["w"], atol=1e-4, rtol=0)
+
+
+class Models(Payload):
+    models: dict[str, State] = carries("model")
+
+
+def test_each_of_several_models_is_compared_with_its_own() -> None:
+    base = {"a": {"w": torch.zeros(3)}, "b": {"w": torch.full((3,), 7.0)}}
+    private = privatised(Models(models=base), Models(models=base), Privacy(on=True, clip=1e-3, noise=1e-3))
+    assert isinstance(private, Models)
+    for name, state in base.items():
+        torch.testing.assert_close(private.models[name]["w"], state["w"], atol=1e-4, rtol=0)

@@ -82,3 +82,12 @@ def test_it_goes_on_after_resume_and_together_with_an_average(part: ServerOptimi
     assert same_bits(go(tiny, method, tmp_path / "parts", resume=True).state, whole.state)
     assert (tmp_path / "whole/records.jsonl").read_bytes() == (tmp_path / "parts/records.jsonl").read_bytes()
     assert not same_bits(whole.state, go(tiny, FedAvg(lr=0.02, batch=8, aggregation=Uniform(), average=EMA(0.5))).state)
+
+
+def test_every_parameter_goes_by_the_optimiser_and_no_buffer(tiny: DomainDataset) -> None:
+    """A rate of zero keeps all parameters where they began; statistics are the clients' mean all the same."""
+    still = go(tiny, FedAvg(lr=0.02, batch=8, server=MomentumServer(lr=0.0)), rounds=1)
+    plain, world = go(tiny, FedAvg(lr=0.02, batch=8), rounds=1), still.world
+    begun, entries = world.fresh("task"), world.entries("task")
+    assert all(torch.equal(still.state[n], begun[n]) and not torch.equal(plain.state[n], begun[n]) for n in entries.names("parameters"))
+    assert all(torch.equal(still.state[n], plain.state[n]) for n in entries.names("buffers"))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Hashable, Mapping
-from typing import Any, cast
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from unseen.codec import CodecError
+from unseen.codec import CodecError, hints_of, without_none
 from unseen.errors import RefusedReply
-from unseen.payload import OF_A_NETWORK, Declaration, Payload, bases, declarations, refuse_unusable
+from unseen.payload import OF_A_NETWORK, Declaration, Payload, bases, declarations, is_by_name, refuse_unusable
 from unseen.state import State
 from unseen.world import World
 
@@ -20,6 +19,7 @@ __all__ = ["AnswerOutline", "Checker", "odd_ones_out", "outline_of", "read_answe
 Outline = dict[str, tuple[torch.Size, torch.dtype]]
 AnswerOutline = dict[str, Hashable]
 _MOST_NUMBERS = 10_000  # in one list or table of scores
+_LARGEST = 2**53  # beyond it a float64 does not tell whole numbers apart
 
 
 def read_answer(kind: type[Payload], data: bytes) -> Payload:
@@ -46,15 +46,17 @@ class Checker:
             if value is None:
                 continue
             if told.kind in OF_A_NETWORK:
-                self._refuse_other_entries(name, told, value)
+                self._refuse_other_entries(name, told, value.values() if is_by_name(type(answer), name) else [value])
             elif told.kind == "count" and not 0 <= value <= samples:
                 raise RefusedReply(f"{name} is {value}; the site holds {samples} samples")
-            elif isinstance(value, dict) and name in asked and value.keys() != (candidates := getattr(question, asked[name])).keys():
+            elif told.kind == "number" and not abs(value) <= _LARGEST:
+                raise RefusedReply(f"{name} is larger than any number that is taken")
+            elif told.kind == "score" and name in asked and value.keys() != (candidates := getattr(question, asked[name]) or {}).keys():
                 raise RefusedReply(f"{name} is about {len(value)} of {asked[name]}; it was asked about {len(candidates)}")
             elif isinstance(value, dict | list) and len(value) > _MOST_NUMBERS:
                 raise RefusedReply(f"{name} holds {len(value):,} entries; at most {_MOST_NUMBERS:,} are taken")
 
-    def _refuse_other_entries(self, name: str, told: Declaration, value: Any) -> None:
+    def _refuse_other_entries(self, name: str, told: Declaration, states: Iterable[State]) -> None:
         """Names, shapes and types of the declared part; gradients and control variates are of parameters alone."""
         if told.role not in self._entries:
             raise RefusedReply(f"{name} is declared of the role {told.role!r}; this run has {', '.join(self._entries)}")
@@ -62,8 +64,7 @@ class Checker:
         wanted = {
             key: entries.outline[key] for key in entries.names(told.part) if told.kind in ("model", "update") or key in entries.parameters
         }
-        nested = value and all(isinstance(state, dict) for state in value.values())
-        for state in value.values() if nested else [value]:
+        for state in states:
             if not _fits(_outline(state), wanted):
                 part = "" if told.part == "whole" else f"{told.part} of the "
                 raise RefusedReply(f"{name} has not the names, shapes and types of the {part}network {told.role!r}")
@@ -71,10 +72,11 @@ class Checker:
 
 def outline_of(answer: Payload) -> AnswerOutline:
     """Type and shape of each field that is one tensor (but for its number of entries) or one network's weights."""
-    values = {field.name: getattr(answer, field.name) for field in dataclasses.fields(cast(Any, answer))}
-    tensors: AnswerOutline = {name: (value.dtype, value.shape[1:]) for name, value in values.items() if isinstance(value, Tensor)}
-    states = {name: v for name, v in values.items() if isinstance(v, dict) and all(isinstance(t, Tensor) for t in v.values())}
-    return tensors | {name: tuple((key, t.dtype, t.shape) for key, t in sorted(state.items())) for name, state in states.items()}
+    hints = {name: without_none(hint)[0] for name, hint in hints_of(type(answer)).items() if getattr(answer, name) is not None}
+    tensors = {name: getattr(answer, name) for name, hint in hints.items() if hint is Tensor}
+    states = {name: getattr(answer, name) for name, hint in hints.items() if hint == State}
+    outline: AnswerOutline = {name: (value.dtype, value.shape[1:]) for name, value in tensors.items()}
+    return outline | {name: tuple((key, t.dtype, t.shape) for key, t in sorted(state.items())) for name, state in states.items()}
 
 
 def odd_ones_out(answers: Mapping[str, AnswerOutline]) -> dict[str, str]:

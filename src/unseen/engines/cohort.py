@@ -17,7 +17,7 @@ from unseen.scoring import Model, Scores, Scoring
 from unseen.state import Part
 from unseen.world import World
 
-__all__ = ["SCORING_ASK", "Answering", "RoundCohort", "scored", "taking_part"]
+__all__ = ["SCORING_ASK", "Answering", "RoundCohort", "number_drawn", "scored", "taking_part"]
 
 D = TypeVar("D", bound=Payload)
 U = TypeVar("U", bound=Payload)
@@ -45,7 +45,16 @@ def taking_part(world: World, round_number: int) -> list[str]:
     if share == 1 or round_number == 0:
         return clients
     order = torch.randperm(len(clients), generator=generator(world.experiment.seed, "participation", round_number))
-    return sorted(clients[i] for i in order[: max(1, round(share * len(clients)))].tolist())
+    return sorted(clients[i] for i in order[: number_drawn(len(clients), share)].tolist())
+
+
+def number_drawn(clients: int, share: float) -> int:
+    """How many of the clients take part in a round.
+
+    >>> number_drawn(10, 0.3), number_drawn(3, 0.01)
+    (3, 1)
+    """
+    return max(1, round(share * clients))
 
 
 class RoundCohort:
@@ -54,7 +63,7 @@ class RoundCohort:
     def __init__(self, engine: Answering, world: World, round_number: int, names: Sequence[str] | None = None, first_ask: int = 1) -> None:
         self._engine, self._world, self._round, self._ask = engine, world, round_number, first_ask
         self._names = sorted(world.clients if names is None else names)
-        self.taking_part = taking_part(world, round_number) if names is None else self._names
+        self._taking_part = taking_part(world, round_number) if names is None else self._names
         self._open: Replies[Any] | None = None
         self.traffic = Traffic()
         self.missing: dict[str, str] = {}
@@ -62,6 +71,10 @@ class RoundCohort:
     @property
     def names(self) -> list[str]:
         return list(self._names)
+
+    @property
+    def taking_part(self) -> list[str]:
+        return list(self._taking_part)
 
     def entries(self, part: Part = "whole", role: str = "task") -> list[str]:
         return self._world.entries(role).names(part)
@@ -72,10 +85,11 @@ class RoundCohort:
     def ask(self, task: Callable[[D, Client], U], down: D | Mapping[str, D]) -> Replies[U]:
         self.close()
         shared = isinstance(down, Payload)
-        downs: Mapping[str, D] = dict.fromkeys(self.taking_part, down) if shared else dict(down)  # type: ignore[arg-type]
-        strangers = sorted(set(downs) - set(self._names))
+        named: Mapping[str, D] = dict.fromkeys(self._names, down) if shared else dict(down)  # type: ignore[arg-type]
+        strangers = sorted(set(named) - set(self._names))
         if strangers:
             raise KeyError(f"asked {', '.join(strangers)}; the clients are {', '.join(self.names)}")
+        downs = {name: question for name, question in named.items() if name in self._taking_part}
         replies = Replies(self._stream(task, downs, Place(self._round, self._ask), shared))
         self._ask += 1
         self._open = replies

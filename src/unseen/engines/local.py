@@ -10,10 +10,10 @@ from unseen.client import Client
 from unseen.codec import CodecError
 from unseen.engines.checking import Checker
 from unseen.engines.cohort import RoundCohort, scored
-from unseen.engines.tasks import Place, TaskRunner, path_of
+from unseen.engines.tasks import Place, TaskRunner, answer_type, path_of
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, ClientFailed, RefusedReply
-from unseen.method import Refused, task_types
+from unseen.method import Refused
 from unseen.payload import Payload, refuse_unusable
 from unseen.runs.memory import MemoryStore
 from unseen.runs.traffic import Traffic
@@ -58,12 +58,7 @@ class LocalEngine:
     ) -> Iterator[tuple[str, U | Refused]]:
         """The clients' answers in name order, each checked before it and the client's memory count."""
         path = path_of(task, self.world.experiment.method)
-        down_type, up_type = task_types(task)
-        for down in downs.values():
-            if type(down) is not down_type:
-                raise TypeError(f"{path} takes a {down_type.__name__}; it was asked with a {type(down).__name__}")
-            if shared:
-                break
+        up_type = answer_type(task, path, downs)
         for name, up, staged in self._run(task, path, downs, place, shared):
             try:
                 answer = up if isinstance(up, Payload) else up_type.from_bytes(up)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,7 +19,7 @@ from unseen.scoring import Scoring
 from unseen.settings import Configured
 from unseen.world import World
 
-__all__ = ["Place", "TaskRunner", "find_task", "path_of"]
+__all__ = ["Place", "TaskRunner", "answer_type", "find_task", "path_of"]
 
 _SCORING = "scoring"
 
@@ -46,6 +46,15 @@ def path_of(task: Callable[..., Any], method: Configured) -> str:
         if getattr(method, field.name) is owner:
             return f"{field.name}.{name}"
     raise TypeError(f"{getattr(task, '__qualname__', task)} belongs neither to the method nor to one of its parts")
+
+
+def answer_type(task: Callable[..., Any], path: str, downs: Mapping[str, Payload]) -> type[Payload]:
+    """What the task answers with; TypeError where it was asked with something else than it takes."""
+    down_type, up_type = task_types(task)
+    strange = {type(down).__name__ for down in downs.values() if type(down) is not down_type}
+    if strange:
+        raise TypeError(f"{path} takes a {down_type.__name__}; it was asked with a {', '.join(sorted(strange))}")
+    return up_type
 
 
 def find_task(path: str, method: Method[Any]) -> Callable[[Any, Client], Payload]:

@@ -163,7 +163,7 @@ class ELCFS(Method[Aggregate]):
 
     def objective(self, net: TaskNet, task: Task, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Eq. 9: the loss at the weights plus the meta objective at the updated weights, both to be minimised by the weights."""
-        weights: State = dict(net.named_parameters())
+        weights: State = {name: w for name, w in net.named_parameters() if w.requires_grad}
         with DifferentiatedTwice() if self._twice else nullcontext():  # the pass at the updated weights is differentiated once
             raw = net(x, full=True)
         loss = task.loss(raw.logits, y)

@@ -28,7 +28,9 @@ class FedAvg(Method[Aggregate]):
 
     paper = "McMahan et al., AISTATS 2017"
 
-    local: Local = group(Local(), symbols={"epochs": "E", "batch": "B", "lr": "eta"})
+    local: Local = group(
+        Local(), symbols={"epochs": "E", "batch": "B", "lr": "eta"}, meanings={"optimizer": "local optimiser; the paper's is sgd"}
+    )
     combining: Combining = group(Combining(), symbols={"aggregation": "n_k / n"})
 
     @on_client

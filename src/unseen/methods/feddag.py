@@ -30,7 +30,7 @@ from unseen.client import Client
 from unseen.method import Cohort, Fresh, Method, Shapes, on_client
 from unseen.networks.base import Outputs, TaskNet
 from unseen.networks.generator import ImageGenerator
-from unseen.ops.descent import own_step
+from unseen.ops.descent import judging, own_step
 from unseen.ops.discrepancy import clipped_discrepancy, discrepancy, follow, perturb
 from unseen.parts.aggregation import SHA, Aggregate, Told
 from unseen.parts.combining import Combining
@@ -103,7 +103,7 @@ class FedDAG(Method[Server]):
     local: Local = group(
         Local(batch=32, optimizer="momentum", lr=1e-3, weight_decay=5e-4),
         symbols=dict.fromkeys(("batch", "optimizer", "lr", "weight_decay"), "Sec. IV-A") | {"sam": "FedSAM, Fig. 9"},
-        meanings={"batch": "samples in a batch (224 px: 16)", "lr": "learning rate (224 px: 5e-3); the generator's too, unless told"},
+        meanings={"batch": "samples in a batch (224 px: 16)", "lr": "learning rate (224 px: 5e-3)", "sam": "of the student"},
     )
     combining: Combining = group(Combining(SHA()), symbols={"aggregation": "SHA"})
 
@@ -156,10 +156,9 @@ class FedDAG(Method[Server]):
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
             with torch.no_grad():
                 f = self.feature_of(teacher(x, full=True))
-            student.requires_grad_(False).eval()  # only the generator learns
-            made = generator(x)
-            own_step(for_generator, self.generator_loss(student, client.task, f, x, made, y))
-            student.requires_grad_(True).train()  # only the student learns
+            with judging(student):  # only the generator learns
+                made = generator(x)
+                own_step(for_generator, self.generator_loss(student, client.task, f, x, made, y))
             with torch.no_grad():
                 shown = generator(x) if self.regenerate else made.detach()
             self.local.descend(student, for_student, lambda: self.student_loss(student, client.task, f, x, shown, y, *mixing))

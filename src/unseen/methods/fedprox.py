@@ -29,7 +29,7 @@ class FedProx(Method[Aggregate]):
     paper = "Li et al., MLSys 2020"
 
     mu: float = hyper(0.01, "weight of the proximal term", symbol="mu", low=0.0)
-    local: Local = group(Local(), symbols={"epochs": "E", "lr": "eta"})
+    local: Local = group(Local(), symbols={"epochs": "E", "lr": "eta"}, meanings={"optimizer": "local optimiser; the paper's is sgd"})
     combining: Combining = group(Combining())
 
     @on_client

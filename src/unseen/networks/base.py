@@ -7,7 +7,9 @@ from typing import Literal, NamedTuple, overload
 
 from torch import Tensor, nn
 
-__all__ = ["Outputs", "TaskNet"]
+from unseen.state import Entries, entries_of
+
+__all__ = ["Outputs", "TaskNet", "network_entries"]
 
 
 class Outputs(NamedTuple):
@@ -43,3 +45,8 @@ class TaskNet(nn.Module, ABC):
     @abstractmethod
     def head(self) -> nn.Module:
         """The layer that turns features into logits."""
+
+
+def network_entries(net: nn.Module) -> Entries:
+    """What the state of a network of any role consists of. Only a task network has a head."""
+    return entries_of(net, net.head() if isinstance(net, TaskNet) else None)

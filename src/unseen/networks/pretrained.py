@@ -38,12 +38,10 @@ class Pretrained:
     """
 
     make: Callable[[], nn.Module]
-    weights: Official | Path
+    weights: Official
 
     def file(self) -> Path:
         """Where the weights are; BadInput that says what to do where they are not."""
-        if isinstance(self.weights, Path):
-            return self.weights
         return _official_file(self.weights, "pretrained weights")
 
     def __call__(self) -> nn.Module:

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-__all__ = ["own_step"]
+__all__ = ["judging", "own_step"]
 
 
 def own_step(optimizer: Optimizer, loss: Tensor) -> None:
     """A step of one optimiser. Networks that are not its own are fixed: no gradient is computed for them."""
     optimizer.zero_grad()
-    loss.backward(inputs=[weight for group in optimizer.param_groups for weight in group["params"]])
+    loss.backward(inputs=[weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad])
     optimizer.step()
+
+
+@contextmanager
+def judging(net: nn.Module) -> Iterator[None]:
+    """A network judges another's step: it gets no gradients, and runs in evaluation mode. Afterwards it trains as before."""
+    learning = [weight for weight in net.parameters() if weight.requires_grad]
+    net.eval()
+    for weight in learning:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in learning:
+            weight.requires_grad_(True)
+        net.train()

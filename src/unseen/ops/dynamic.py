@@ -41,6 +41,8 @@ def add_dynamic_gradient(net: nn.Module, pull: Mapping[str, Tensor], alpha: floa
     """
     with torch.no_grad():
         for name, w in net.named_parameters():
+            if not w.requires_grad:
+                continue
             w.grad = (torch.zeros_like(w) if w.grad is None else w.grad).add_(w, alpha=alpha).sub_(pull[name])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Protocol
@@ -89,11 +89,8 @@ class Aggregation(Configured, ABC):
         return {}
 
     @abstractmethod
-    def combine(self, clients: Cohort, updates: Updates, before: Aggregate, also: Sequence[str] = ()) -> Aggregate:
-        """The next global model. The further networks in the uploads' fields `also` are averaged with the same weights.
-
-        A client that is not among the updates has no part in it.
-        """
+    def combine(self, clients: Cohort, updates: Updates, before: Aggregate) -> Aggregate:
+        """The next global model, with the weight that each client had in it. A client that is not among the updates has no part in it."""
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         """Why this aggregation cannot run here, one sentence each."""
@@ -111,17 +108,13 @@ def aggregate_in(state: Any) -> Aggregate:
     return next(value for value in vars(state).values() if isinstance(value, Aggregate))
 
 
-def _streamed(updates: Updates, weigh: Callable[[Any], float], before: Aggregate, also: Sequence[str]) -> Aggregate:
+def _streamed(updates: Updates, weigh: Callable[[Any], float], before: Aggregate) -> Aggregate:
     """One update in memory at a time."""
-    model, others, weights = RunningMean(), {name: RunningMean() for name in also}, {}
+    model, weights = RunningMean(), dict[str, float]()
     for client, update in updates:
         weights[client] = float(weigh(update))
         model.add(update.model, weights[client])
-        for name, running in others.items():
-            if (sent := getattr(update, name)) is not None:
-                running.add(sent, weights[client])
-    together = {name: running.result() for name, running in others.items() if not running.empty}
-    return Aggregate(model.result(), before.round + 1, weights, together)
+    return Aggregate(model.result(), before.round + 1, weights)
 
 
 @dataclass(frozen=True)
@@ -133,8 +126,8 @@ class Mean(Aggregation):
     def upload(self, client: Client, net: nn.Module, learner: nn.Module) -> dict[str, Any]:
         return {"samples": client.samples}
 
-    def combine(self, clients: Cohort, updates: Updates, before: Aggregate, also: Sequence[str] = ()) -> Aggregate:
-        return _streamed(updates, lambda update: update.samples or 0, before, also)
+    def combine(self, clients: Cohort, updates: Updates, before: Aggregate) -> Aggregate:
+        return _streamed(updates, lambda update: update.samples or 0, before)
 
 
 @dataclass(frozen=True)
@@ -143,8 +136,8 @@ class Uniform(Aggregation):
 
     name = "uniform"
 
-    def combine(self, clients: Cohort, updates: Updates, before: Aggregate, also: Sequence[str] = ()) -> Aggregate:
-        return _streamed(updates, lambda update: 1, before, also)
+    def combine(self, clients: Cohort, updates: Updates, before: Aggregate) -> Aggregate:
+        return _streamed(updates, lambda update: 1, before)
 
 
 class Candidates(Payload):
@@ -222,30 +215,18 @@ class Assessed(Aggregation):
         return {"scores": aggregate.numbers.get("scores", {}), "weights": {c: w / total for c, w in aggregate.weights.items()}}
 
 
-def _averaged(
-    models: Mapping[str, State], ups: Mapping[str, Any], weights: Mapping[str, float], also: Sequence[str]
-) -> tuple[State, dict[str, State]]:
-    """The clients' models by weight, and the further networks of their uploads."""
-    together: dict[str, State] = {}
-    for name in also:
-        sent = [(state, weights[c]) for c, up in ups.items() if (state := getattr(up, name)) is not None]
-        together |= {name: mean(sent)} if sent else {}
-    return mean((models[c], weights[c]) for c in models), together
-
-
 @dataclass(frozen=True)
 class CEA(Assessed):
     """Cross-client evaluation-based aggregation: the models are assessed as they are (FedDAG's baseline, the `+` of its Fig. 7)."""
 
     name = "cea"
 
-    def combine(self, clients: Cohort, updates: Updates, before: Aggregate, also: Sequence[str] = ()) -> Aggregate:
-        ups = dict(updates)
-        models = {client: up.model for client, up in ups.items()}
+    def combine(self, clients: Cohort, updates: Updates, before: Aggregate) -> Aggregate:
+        models = {client: update.model for client, update in updates}
         scores = self.scored(clients, models)
         weights = self.weigh(models, scores)
-        model, together = _averaged(models, ups, weights, also)
-        return Aggregate(model, before.round + 1, weights, together, {"scores": scores})
+        model = mean((models[c], weights[c]) for c in models)
+        return Aggregate(model, before.round + 1, weights, numbers={"scores": scores})
 
 
 @dataclass(frozen=True)
@@ -268,7 +249,7 @@ class SHA(Assessed):
     def upload(self, client: Client, net: nn.Module, learner: nn.Module) -> dict[str, Any]:
         return {"perturbed": perturbed(net, learner, self.rho, self.eps, self.float64)}
 
-    def combine(self, clients: Cohort, updates: Updates, before: Aggregate, also: Sequence[str] = ()) -> Aggregate:
+    def combine(self, clients: Cohort, updates: Updates, before: Aggregate) -> Aggregate:
         ups = dict(updates)
         uphill = {c: up.perturbed for c, up in ups.items() if up.perturbed is not None}  # without it a model has no score
         scores = self.scored(clients, uphill)
@@ -279,11 +260,11 @@ class SHA(Assessed):
             kept = Scored({name: value.cpu() for name, value in now.model.items()}, score)  # a device's memory is too dear for the past
             history[client] = retained([*earlier, kept], self.k, 4 * self.k if self.cap is None else self.cap)
         weights = self.weigh(merged, {c: merged[c].score for c in scores})
-        model, together = _averaged({c: m.model for c, m in merged.items()}, ups, weights, also)
+        model = mean((merged[c].model, weights[c]) for c in merged)
         trained = clients.entries("parameters")
         shares = {c: changed_share(ups[c].model, state, trained) for c, state in uphill.items()}
         numbers = {"scores": scores, "perturbed_share": shares}
-        return Aggregate(model, before.round + 1, weights, together, numbers, history=history)
+        return Aggregate(model, before.round + 1, weights, numbers=numbers, history=history)
 
     def notes(self, state: Any) -> dict[str, Any]:
         shares = aggregate_in(state).numbers["perturbed_share"]

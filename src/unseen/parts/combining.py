@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
 from unseen.client import Client
 from unseen.method import Cohort, Replies
+from unseen.ops.averaging import mean
 from unseen.parts.aggregation import Aggregate, Aggregation, Mean, Told
 from unseen.parts.server_optimizers import ServerOptimizer
 from unseen.payload import Payload, State, carries, declarations
@@ -42,6 +43,18 @@ class Combining(Configured):
         return dict.fromkeys(declarations(Told)) | self.aggregation.upload(client, net, learner or net)
 
     def combine(self, clients: Cohort, ups: Replies[Any] | Mapping[str, Any], before: Aggregate, also: Sequence[str] = ()) -> Aggregate:
-        """The next global model. The further networks in the uploads' fields `also` are averaged with the same weights."""
-        after = self.aggregation.combine(clients, ups.items(), before, also)
+        """The next global model. Further networks, in the uploads' fields `also`, wait for the weights and are averaged by them."""
+        waiting: dict[str, dict[str, State]] = {name: {} for name in also}
+
+        def arriving() -> Iterator[tuple[str, Any]]:
+            for client, up in ups.items():
+                for name, kept in waiting.items():
+                    if (sent := getattr(up, name)) is not None:
+                        kept[client] = sent
+                yield client, up
+
+        after = self.aggregation.combine(clients, arriving(), before)
+        weights = after.weights or dict.fromkeys(clients.names, 1.0)
+        together = {name: mean((state, weights[c]) for c, state in kept.items()) for name, kept in waiting.items() if kept}
+        after = replace(after, also=together)
         return self.server.step(before, after, clients.entries("parameters")) if self.server else after

@@ -25,12 +25,17 @@ class EMA(RoundAverage):
 
     def keep(self, kept: list[State], model: State) -> list[State]:
         now = {name: value.detach().cpu().double() if value.is_floating_point() else value.cpu().clone() for name, value in model.items()}
+        latest = {name: value.detach().cpu().clone() for name, value in model.items()}  # whose types the average is given in
         if not kept:
-            return [now]
-        return [{name: torch.lerp(value, kept[0][name], self.decay) if value.is_floating_point() else value for name, value in now.items()}]
+            return [now, latest]
+        average = {
+            name: torch.lerp(value, kept[0][name], self.decay) if value.is_floating_point() else value for name, value in now.items()
+        }
+        return [average, latest]
 
     def model(self, kept: list[State]) -> State:
-        return {name: value.float() if value.is_floating_point() else value.clone() for name, value in kept[0].items()}
+        average, latest = kept
+        return {name: value.to(latest[name].dtype) for name, value in average.items()}
 
 
 @dataclass(frozen=True)

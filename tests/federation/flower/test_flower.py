@@ -31,7 +31,7 @@ from unseen.federation import keys
 from unseen.federation.flower.node import Node
 from unseen.federation.kits import init, open_kit
 from unseen.federation.messages import SignedMessage
-from unseen.federation.site.join import Site
+from unseen.federation.site.join import SiteSettings
 from unseen.federation.site.ledger import read_ledger
 
 resource = pytest.importorskip("resource")
@@ -255,7 +255,7 @@ def replayed(federation: Loopback, tmp_path: Path, done: int) -> None:
     federation.processes["south"].terminate()
     federation.ended("south")
     kit, folder = federation.path / "kits/south.kit", tmp_path / "site-south"
-    site = Site(str(kit), str(folder), f"folder:{tmp_path / 'data/south'}", size=16, device="cpu")
+    site = SiteSettings(str(kit), str(folder), f"folder:{tmp_path / 'data/south'}", size=16, device="cpu")
     with (tmp_path / "south.log").open("ab") as log:
         hostile = [sys.executable, str(Path(__file__).parents[2] / "replaying_site.py"), json.dumps(asdict(site))]
         federation.processes["south"] = subprocess.Popen(hostile, stdout=log, stderr=log, cwd=tmp_path)

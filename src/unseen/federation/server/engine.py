@@ -11,15 +11,15 @@ from typing import Any, Protocol, TypeVar, cast
 
 from unseen.client import Client
 from unseen.engines.checking import AnswerOutline, Checker, odd_ones_out, outline_of, read_answer
-from unseen.engines.cohort import SCORING_ASK, RoundCohort, scored
-from unseen.engines.tasks import Place, path_of
+from unseen.engines.cohort import SCORING_ASK, RoundCohort, number_drawn, scored, taking_part
+from unseen.engines.tasks import Place, answer_type, path_of
 from unseen.errors import BadInput, NoReplies, RefusedReply
 from unseen.experiment import Experiment
 from unseen.federation.cards import SiteCard, agree, refuse_bad_card, server_world
 from unseen.federation.kits import Federation
 from unseen.federation.messages import Message, SignedMessage, open_message, sign
 from unseen.files import write_atomically
-from unseen.method import Refused, task_types
+from unseen.method import Refused
 from unseen.own_code import MEMORY, names_code, texts_in
 from unseen.payload import Payload
 from unseen.runs.memory import FILE_OF_MEMORY, Memories, Versions
@@ -150,10 +150,7 @@ class FederationEngine:
         self, task: Callable[[D, Client], U], downs: Mapping[str, D], place: Place, shared: bool
     ) -> Iterator[tuple[str, U | Refused]]:
         path = path_of(task, self.world.experiment.method)
-        down_type, up_type = task_types(task)
-        for down in downs.values():
-            if type(down) is not down_type:
-                raise TypeError(f"{path} takes a {down_type.__name__}; it was asked with a {type(down).__name__}")
+        up_type = answer_type(task, path, downs)
         common = next(iter(downs.values())).to_bytes() if shared and downs else b""
         questions = {name: Message(self._header(name, path, place), common or downs[name].to_bytes()) for name in sorted(downs)}
         with AnswerFiles(self._waiting) as answer_files:
@@ -189,7 +186,7 @@ class FederationEngine:
             "round": place.round,
             "ask": place.ask,
             "last": place.round >= experiment.rounds,
-            "clients": len(self.world.clients),
+            "clients": len(taking_part(self.world, place.round)),
             "experiment": experiment.description(),
             "schema": self._schema,
             "versions": self.memory.versions.get(client, {}),
@@ -265,6 +262,10 @@ def _refuse_unfit(experiment: Experiment, cards: Mapping[str, SiteCard], wanted:
     problems = []
     if len(training) < max(1, terms.minimum_clients):
         problems.append(f"{len(training)} sites are there to train; {max(1, terms.minimum_clients)} are needed")
+    elif (drawn := number_drawn(len(training), experiment.participation)) < terms.minimum_clients:
+        problems.append(
+            f"participation draws {drawn} of {len(training)} sites a round; minimum_clients is {terms.minimum_clients}: raise participation"
+        )
     if experiment.target is not None and not cards.get(experiment.target, {}).get("evaluates"):
         problems.append(f"the target {experiment.target!r} must be a site that joined with --evaluate-only")
     problems += [f"source {name!r} is not there" for name in sorted((wanted or set()) - set(cards))]

@@ -24,8 +24,7 @@ from torch import Tensor
 from unseen.errors import BadInput
 from unseen.federation.site.policy import Privacy, Rejected
 from unseen.files import write_atomically
-from unseen.payload import Payload, bases, declarations
-from unseen.state import State
+from unseen.payload import Payload, bases, declarations, is_by_name
 
 __all__ = ["Accountant", "epsilon", "privatised"]
 
@@ -106,9 +105,8 @@ def privatised(up: Payload, down: Payload, privacy: Privacy) -> Payload:
     rng = torch.Generator().manual_seed(secrets.randbits(63))
     based = bases(type(down), type(up))
     fields = {name: told for name, told in declarations(type(up)).items() if told.kind not in ("count", "text")}
-    starts = {
-        name: _start(getattr(up, name), getattr(down, based[name])) for name in fields if fields[name].kind == "model" and name in based
-    }
+    versions = [name for name, told in fields.items() if told.kind == "model" and name in based]
+    starts = {name: _start(up, name, down, based[name]) for name in versions}
     flat = [change for name in fields for change in _changes(getattr(up, name), starts.get(name))]
     norm = math.sqrt(sum(float(t.double().square().sum()) for t in flat))
     factor = min(1.0, privacy.clip / norm) if norm > 0 else 1.0
@@ -121,10 +119,12 @@ def privatised(up: Payload, down: Payload, privacy: Privacy) -> Payload:
     return private
 
 
-def _start(value: Any, base: State | None) -> Any:
-    """Where a model, or each of several by name, started from."""
-    several = isinstance(value, dict) and value and all(isinstance(inner, dict) for inner in value.values())
-    return dict.fromkeys(value, base) if several else base
+def _start(up: Payload, name: str, down: Payload, base: str) -> Any:
+    """Where a model, or each of several by name, started from: the same, or the one of its name; nothing where there is none."""
+    value, start = getattr(up, name), getattr(down, base)
+    if value is None or start is None or not is_by_name(type(up), name):
+        return start
+    return {key: start.get(key) if is_by_name(type(down), base) else start for key in value}
 
 
 def _changes(value: Any, start: Any) -> Iterator[Tensor]:
