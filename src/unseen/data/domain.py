@@ -109,7 +109,7 @@ class Samples:
         for number, (domain, _) in enumerate(self.parts):
             here = np.flatnonzero(part[where] == number)
             if len(here):
-                to = torch.from_numpy(here).to(images.device)
+                to = torch.from_numpy(here).to(images.device, non_blocking=True)
                 images[to], labels[to] = read(domain, row[where[here]])
         return images, labels
 
