@@ -131,3 +131,13 @@ def test_each_of_several_models_is_compared_with_its_own() -> None:
     assert isinstance(private, Models)
     for name, state in base.items():
         torch.testing.assert_close(private.models[name]["w"], state["w"], atol=1e-4, rtol=0)
+
+
+def test_text_cannot_be_noised_and_does_not_leave() -> None:
+    class Note(Payload):
+        note: str | None = carries("text")
+
+    privacy = Privacy(on=True)
+    assert privatised(Note(note=None), Note(note=None), privacy) == Note(note=None)
+    with pytest.raises(Rejected, match="privacy: note is text"):
+        privatised(Note(note="patient 7"), Note(note=None), privacy)

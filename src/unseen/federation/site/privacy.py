@@ -100,9 +100,12 @@ def privatised(up: Payload, down: Payload, privacy: Privacy) -> Payload:
 
     A model is compared with the weights in the question that it declares it was trained from; everything else is itself the
     difference. Integer buffers of a model stay what they were in the question. Counts of samples leave as they are: they are on the
-    site's card already.
+    site's card already. Text is refused.
     """
     rng = torch.Generator().manual_seed(secrets.randbits(63))
+    texts = [name for name, told in declarations(type(up)).items() if told.kind == "text" and getattr(up, name) is not None]
+    if texts:
+        raise Rejected(f"privacy: {texts[0]} is text, to which no noise can be added")
     based = bases(type(down), type(up))
     fields = {name: told for name, told in declarations(type(up)).items() if told.kind not in ("count", "text")}
     versions = [name for name, told in fields.items() if told.kind == "model" and name in based]
