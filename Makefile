@@ -28,8 +28,9 @@ demo: $(VENV)/.base
 # Format, lint and types first: they take half a minute, and a mistake that they find need not wait for the tests.
 test: lint types pytest
 
+# Three at a time on two cores: the tests between processes mostly wait.
 pytest: setup
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 # What needs a GPU, with the system's Python: torch, pytest and what `unseen` imports are enough.
 gpu-test:

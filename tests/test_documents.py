@@ -7,12 +7,14 @@ import io
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from unseen.cli import app
 from unseen.methods import CLASSES, METHODS
+from unseen.payload import bases
 from unseen.settings import settings_of
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +49,13 @@ def test_the_guides_method_is_complete(tmp_path: Path) -> None:
     words = ["run", "--method", f"{mine}:Mine", "--target", "outline", *parts.split(), "--out", str(tmp_path / "mine"), "--workers", "1"]
     result = CliRunner().invoke(app, [*words, "--set", "steps=2"])
     assert result.exit_code == 0, result.output
+
+
+def test_the_declarations_of_architecture_md_fit_together() -> None:
+    (source,) = blocks(ROOT / "docs/architecture.md", "python")
+    names: dict[str, Any] = {}
+    exec(compile(f"from unseen import Payload, State, carries\n{source}", "architecture.md", "exec", dont_inherit=True), names)
+    assert bases(names["Down"], names["Up"]) == {"model": "model", "student": "student", "change": "model", "losses": "candidates"}
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda f: f.name)

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from unseen.networks import build_network
+from unseen.networks.base import network_entries
 from unseen.networks.norm import FrozenBatchNorm2d
-from unseen.state import copied, copy_all, entries_of
+from unseen.state import copied, copy_all
 
 
 def test_every_tensor_is_copied_in_the_targets_type_whatever_the_order() -> None:
@@ -41,7 +42,7 @@ def test_copies_stay_when_the_network_moves_on() -> None:
 def test_entries_are_told_apart_by_what_they_are(name: str) -> None:
     """Against a walk over every module; MobileNetV2's norms have no name that would give them away."""
     net = build_network(name, outputs=3, channels=3, size=(32, 32))
-    entries = entries_of(net)
+    entries = network_entries(net)
     assert [*net.state_dict()] == entries.names("whole") == [*entries.outline]
     assert {n for n, _ in net.named_parameters()} == set(entries.names("parameters"))
     assert {n for n, _ in net.named_buffers()} == set(entries.names("buffers"))

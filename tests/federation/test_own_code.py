@@ -92,7 +92,7 @@ def test_a_signed_question_is_answered_with_the_rule(tiny: DomainDataset, tmp_pa
     client, asked, _ = next(one for one in federation.carrier.carried if '"train"' in one[1].header)
     header = json.loads(asked.header)
     header["experiment"]["network"], header["nonce"] = f"{tmp_path / 'evil.py'}:Net", "1" * 32
-    answer = federation.carrier.responders[client].answer(sign(Message(header, asked.payload), federation.federation.signing, "question"))
+    answer = federation.carrier.responders[client].answer(sign(Message(header, asked.payload), federation.server.signing, "question"))
     told = json.loads(answer.header)
     assert told["status"] == "refused" and told["reason"] == "network: only what is installed here runs here"
     assert not (tmp_path / "sentinel").exists()

@@ -15,11 +15,10 @@ from one_client import LinearNet
 from unseen import Experiment, FedAvg
 from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput
-from unseen.networks.base import TaskNet
+from unseen.networks.base import TaskNet, network_entries
 from unseen.networks.own import build_own_network
 from unseen.own_code import Own
 from unseen.parts.mixstyle import MixStyle
-from unseen.state import entries_of
 from unseen.task import Classification
 from unseen.world import build_world
 
@@ -52,7 +51,7 @@ def test_features_maps_and_head_are_those_of_the_forward_pass() -> None:
     seen = net(X, full=True)
     assert torch.equal(seen.logits, net(X)) and torch.equal(net.head()(seen.features), seen.logits)
     assert net.feature_size == 6 == seen.features.shape[1] and seen.maps[-1].shape == (4, 5, 4, 4) and bool((seen.maps[-1] >= 0).all())
-    assert entries_of(net).names("head") == ["net.classify.2.weight", "net.classify.2.bias"]
+    assert network_entries(net).names("head") == ["net.classify.2.weight", "net.classify.2.bias"]
     (slope,) = torch.autograd.grad(seen.logits.sum(), seen.maps[-1])
     assert slope.abs().sum() > 0
 

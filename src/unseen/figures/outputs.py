@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unseen.codec import decode
 from unseen.data.domain import Domain, Samples
 from unseen.deploy.finished import FinishedRun
 from unseen.errors import BadInput
 from unseen.randomness import generator
+from unseen.runs.folder import read_checkpoint
 
 __all__ = ["Seen", "drawn", "look", "normalised", "only", "server_state"]
 
@@ -59,7 +59,7 @@ def server_state(run: FinishedRun) -> object:
     file = run.folder / "checkpoint.safetensors"
     if not file.is_file():
         raise BadInput(f"{run.folder} has no {file.name}, where the method's other networks are")
-    state: object = decode(run.world.experiment.method.server_state, file.read_bytes())
+    state: object = read_checkpoint(file, run.world.experiment.method.server_state).state
     return state
 
 

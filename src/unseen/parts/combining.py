@@ -55,6 +55,6 @@ class Combining(Configured):
 
         after = self.aggregation.combine(clients, arriving(), before)
         weights = after.weights or dict.fromkeys(clients.names, 1.0)
-        together = {name: mean((state, weights[c]) for c, state in kept.items()) for name, kept in waiting.items() if kept}
+        together = {name: mean((state, weights.get(c, 0.0)) for c, state in kept.items()) for name, kept in waiting.items() if kept}
         after = replace(after, also=together)
         return self.server.step(before, after, clients.entries("parameters")) if self.server else after
