@@ -179,11 +179,11 @@ class GA(Assessed):
         models = {c: up.model for c, up in updates}
         weights = {c: before.numbers.get("next", {}).get(c, 1 / len(models)) for c in models}
         model = mean((models[c], weights[c]) for c in models)
-        told = clients.ask(self.assess, {c: Candidates(models={"global": model, "own": models[c]}) for c in models}).all()
+        told = clients.ask(self.assess, {c: Candidates(models={"global": model, "own": models[c]}) for c in models})
         gaps = {c: r.losses["global"] - r.losses["own"] for c, r in told.items()}
         off = {c: gap - sum(gaps.values()) / len(gaps) for c, gap in gaps.items()}
-        reach = max(map(abs, off.values())) or 1.0
-        after = {c: max(0.0, w + self.step * off.get(c, 0) / reach) for c, w in weights.items()}
+        move = self.step / (max(map(abs, off.values())) or 1.0)
+        after = {c: max(0.0, w + move * off.get(c, 0)) for c, w in weights.items()}
         return Aggregate(model, before.round + 1, weights, numbers={"next": {c: w / sum(after.values()) for c, w in after.items()}})
 
 
