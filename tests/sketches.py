@@ -179,11 +179,10 @@ class GA(Assessed):
         models = {c: up.model for c, up in updates}
         weights = {c: before.numbers.get("next", {}).get(c, 1 / len(models)) for c in models}
         model = mean((models[c], weights[c]) for c in models)
-        told = clients.ask(self.assess, {c: Candidates(models={"global": model, "own": models[c]}) for c in models})
-        gaps = {c: r.losses["global"] - r.losses["own"] for c, r in told.items()}
+        asked = {c: Candidates(models={"all": model, "own": m}) for c, m in models.items()}
+        gaps = {c: r.losses["all"] - r.losses["own"] for c, r in clients.ask(self.assess, asked).items()}
         off = {c: gap - sum(gaps.values()) / len(gaps) for c, gap in gaps.items()}
-        move = self.step / (max(map(abs, off.values())) or 1.0)
-        after = {c: max(0.0, w + move * off.get(c, 0)) for c, w in weights.items()}
+        after = {c: max(0, w + self.step * off.get(c, 0) / (max(map(abs, off.values())) or 1)) for c, w in weights.items()}
         return Aggregate(model, before.round + 1, weights, numbers={"next": {c: w / sum(after.values()) for c, w in after.items()}})
 
 

@@ -122,7 +122,7 @@ class Judges:
         self.names, self.gaps = [*gaps], gaps
 
     def ask(self, task: Any, down: dict[str, Candidates]) -> Replies[Losses]:
-        return Replies(iter([(c, Losses(losses={"own": 1.0, "global": 1.0 + self.gaps[c]})) for c in down]))
+        return Replies(iter([(c, Losses(losses={"own": 1.0, "all": 1.0 + self.gaps[c]})) for c in down]))
 
 
 def test_ga_by_hand() -> None:
