@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from unseen.client import Client
-from unseen.engines.checking import AnswerOutline, Checker, odd_ones_out, outline_of, read_answer
+from unseen.engines.checking import AnswerOutline, Checker, odd_ones_out, outline_of
 from unseen.engines.cohort import SCORING_ASK, RoundCohort, number_drawn, scored, taking_part
 from unseen.engines.tasks import Place, answer_type, path_of
 from unseen.errors import BadInput, NoReplies, RefusedReply
@@ -201,8 +201,7 @@ class FederationEngine:
         epsilon = reply.header.get("epsilon")
         try:
             staged = _file_names(reply.header.get("staged"))
-            answer = read_answer(up_type, reply.payload)
-            self._checker.refuse_misfit(answer, down, self._cards[client]["samples"])
+            answer = self._checker.read(up_type, reply.payload, down, self._cards[client]["samples"])
         except RefusedReply as refusal:
             return Refused(str(refusal))
         return Arrived(answer_files.put(reply.payload), outline_of(answer), staged, epsilon if isinstance(epsilon, float) else None)

@@ -19,6 +19,7 @@ import torch
 
 from unseen.codec import CodecError, hints_of, tensors_in
 from unseen.data.domain import DomainDataset
+from unseen.engines.checking import Checker
 from unseen.engines.tasks import Place, TaskRunner, find_task
 from unseen.errors import BadInput, RefusedReply
 from unseen.experiment import read_experiment
@@ -156,6 +157,7 @@ class Responder:
         spent = 0.0
         if self._policy.privacy.on:
             up, spent = privatised(up, down, self._policy.privacy), self._accountant.spend()
+            up = Checker(runner.world).clamped(up, len(self._dataset.domains[0]))  # noise gives accuracies beyond 1
         payload = self._let_out(message.header, question, up)
         log.info("round %d: %s answered, %d bytes", question.place.round, question.task, len(payload))
         return {"status": "ok", "staged": staged, **({"epsilon": spent} if self._policy.privacy.on else {})}, payload
