@@ -25,7 +25,7 @@ from unseen.experiment import read_experiment
 from unseen.federation.cards import as_agreed, card_of, site_world
 from unseen.federation.kits import Kit
 from unseen.federation.messages import Message, SignedMessage, open_message, sign
-from unseen.federation.site.ledger import Ledger, read_ledger
+from unseen.federation.site.ledger import Ledger
 from unseen.federation.site.policy import Policy, Rejected
 from unseen.federation.site.privacy import Accountant, privatised
 from unseen.federation.site.same_data import refuse_other_data
@@ -86,8 +86,8 @@ class Responder:
         self._kit, self._dataset, self._policy, self._folder = kit, dataset, policy, folder
         self._evaluates, self._device = evaluates, device
         self._key = kit.signing
-        self._ledger = Ledger(folder / "ledger.jsonl")
-        asked = [e["question"] for e in read_ledger(self._ledger.file)] if self._ledger.file.exists() else []
+        self._ledger = Ledger(folder / "ledger.jsonl", self._key, kit.server_key, kit.client, federation=kit.federation)
+        asked = [e["question"] for e in self._ledger.entries() if "question" in e]
         self._seen = set(asked) - set(asked[-1:])  # the answer to the last one may have been lost with the process that gave it
         self._last: tuple[SignedMessage, SignedMessage] | None = None
         self._accountant = Accountant(policy.privacy, folder / "privacy.json")
