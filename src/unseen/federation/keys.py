@@ -32,11 +32,13 @@ __all__ = [
     "private_bytes",
     "public_hex",
     "read_box",
+    "read_curve",
     "read_node_public",
     "read_public",
     "read_public_box",
     "read_signing",
     "refuse_expired",
+    "timestamp",
     "valid_until",
     "write_secret",
 ]
@@ -45,7 +47,7 @@ _PEM, _OPENSSH = serialization.Encoding.PEM, serialization.Encoding.OpenSSH
 _RAW, _PLAIN = serialization.Encoding.Raw, serialization.NoEncryption()
 _HEX = re.compile(r"[0-9a-f]{64}")  # one way to write a key, so that two keys are the same if and only if their texts are
 _SOON = datetime.timedelta(days=30)
-_CHANGED = "was the federation's folder or kit changed?"
+_CHANGED = "was a file changed?"
 
 
 @contextmanager
@@ -56,6 +58,11 @@ def for_its_owner_alone() -> Iterator[None]:
         yield
     finally:
         os.umask(old)
+
+
+def timestamp() -> str:
+    """Now, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def write_secret(path: Path, data: bytes) -> None:
@@ -93,10 +100,7 @@ class Authority:
 
     @classmethod
     def read(cls, certificate: Path, key: Path) -> Authority:
-        private = _private_key(key)
-        if not isinstance(private, ec.EllipticCurvePrivateKey):
-            raise BadInput(f"{key} holds a key of another kind; expected an elliptic curve's")
-        return cls(private, _certificate(certificate))
+        return cls(read_curve(key), _certificate(certificate))
 
     def certify(self, server: str, days: int, key: ec.EllipticCurvePrivateKey | None = None) -> tuple[bytes, bytes]:
         """Certificate and key, in PEM, for the machine of that name or address; always for this machine's loopback too."""
@@ -151,6 +155,17 @@ class SiteKeys:
     def make(cls) -> SiteKeys:
         return cls(ec.generate_private_key(ec.SECP384R1()), Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
 
+    @classmethod
+    def read(cls, folder: Path) -> SiteKeys:
+        file = folder / "node.key"
+        try:
+            node = serialization.load_ssh_private_key(file.read_bytes(), None)
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise BadInput(f"{file} cannot be read as a key ({type(error).__name__}); {_CHANGED}") from error
+        if not isinstance(node, ec.EllipticCurvePrivateKey):
+            raise BadInput(f"{file} holds a key of another kind; expected an elliptic curve's")
+        return cls(node, read_signing(folder / "signing.key"), read_box(folder / "box.key"))
+
     @property
     def public(self) -> dict[str, str]:
         node = self.node.public_key().public_bytes(_OPENSSH, serialization.PublicFormat.OpenSSH).decode()
@@ -181,6 +196,14 @@ def fingerprint(keys: Mapping[str, str]) -> str:
     """
     digest = hashlib.sha256(json.dumps(dict(keys), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     return " ".join(digest[start : start + 4] for start in range(0, 32, 4))
+
+
+def read_curve(file: Path) -> ec.EllipticCurvePrivateKey:
+    """The key of a certificate."""
+    key = _private_key(file)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise BadInput(f"{file} holds a key of another kind; expected an elliptic curve's")
+    return key
 
 
 def read_signing(file: Path) -> Ed25519PrivateKey:

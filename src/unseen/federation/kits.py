@@ -8,10 +8,10 @@ import secrets
 import shutil
 import tomllib
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +31,36 @@ from unseen.federation.keys import (
     read_public_box,
     read_signing,
     refuse_expired,
+    timestamp,
     write_secret,
 )
+from unseen.federation.rotation import earlier_keys, finish_taking
 from unseen.files import write_atomically
 
-__all__ = ["MOST_DAYS", "NAME", "Federation", "Kit", "init", "new_folder", "open_kit", "read_federation", "refuse_odd_days", "write_card"]
+__all__ = [
+    "ADDRESS",
+    "KEYS",
+    "MOST_DAYS",
+    "NAME",
+    "Federation",
+    "Kit",
+    "init",
+    "new_folder",
+    "open_kit",
+    "read_federation",
+    "read_register",
+    "refuse_name",
+    "write_card",
+]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+ADDRESS = re.compile(r"[A-Za-z0-9.:-]{1,253}:[0-9]{1,5}")
 MOST_DAYS = 20 * 365  # of the authority, and so of every certificate
 KEYS = ("node", "signing", "box")
 _KIT_FILES = ("kit.toml", "ca.pem", "node.key", "signing.key", "box.key")
 _MOST_KIT_BYTES = 100_000
-_WHAT_A_NAME_IS = "a name has letters, digits, '.', '_' and '-', and begins with one of the first two"
+_ANEW = "make a new federation with `unseen federation init`"
+_NEW_AUTHORITY = f"it is the authority's; the server has to {_ANEW}"
 
 
 @dataclass(frozen=True)
@@ -109,9 +127,6 @@ class Kit:
         return ending_soon(self.path / "ca.pem", _NEW_AUTHORITY)
 
 
-_NEW_AUTHORITY = "it is the authority's; the server makes a new federation with `unseen federation init`"
-
-
 def _renew(path: Path) -> str:
     return f"run: unseen federation renew {path}"
 
@@ -158,8 +173,7 @@ def _fill(path: Path, server: str, clients: Sequence[str], port: int, days: int)
     (path / "invitation.json").write_text(json.dumps({**invitation, "ca": authority.pem.decode()}, indent=1) + "\n")
     known = {client: SiteKeys.make() for client in clients}
     _pack_kits(path, invitation, known, authority.pem)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    members = {client: {**keys.public, "since": now, "trial": True} for client, keys in known.items()}
+    members = {client: {**keys.public, "since": timestamp(), "trial": True} for client, keys in known.items()}
     about = {"id": name, "server": server, "port": port, "clients": members, "removed": []}
     write_atomically(path / "federation.json", json.dumps(about, indent=1) + "\n")
     return Federation(path, name, server, port, {client: keys.public for client, keys in known.items()})
@@ -186,8 +200,17 @@ def write_card(invitation: Mapping[str, str], client: str, members: Mapping[str,
     return "\n".join([*lines, ""]).encode()
 
 
+def refuse_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise BadInput(_odd_name(name))
+
+
+def _odd_name(name: str) -> str:
+    return f"client {name!r}; a name has letters, digits, '.', '_' and '-', and begins with one of the first two"
+
+
 def _refuse_names(server: str, clients: Sequence[str], port: int, days: int) -> None:
-    problems = [f"client {c!r}; {_WHAT_A_NAME_IS}" for c in clients if not NAME.fullmatch(c)]
+    problems = [_odd_name(c) for c in clients if not NAME.fullmatch(c)]
     problems += [f"client {c!r} is named twice" for c in sorted({c for c in clients if clients.count(c) > 1})]
     if not re.fullmatch(r"[A-Za-z0-9.:-]{1,253}", server):
         problems.append(f"server {server!r}; expected the host name or address under which the sites reach it")
@@ -232,6 +255,7 @@ def _members(about: Mapping[str, Any]) -> dict[str, Any]:
 
 def open_kit(kit: Path, into: Path) -> Kit:
     """Read a site's folder, or unpack a kit into one (once). Only the files of a kit are taken, whatever an archive holds."""
+    finish_taking(kit)
     contents = _kit_contents(kit)
     opened = _read_card(kit, contents["kit.toml"], into)
     if not (kit.is_dir() and into.exists() and kit.samefile(into)):
@@ -256,18 +280,17 @@ def _read_card(kit: Path, text: bytes, into: Path) -> Kit:
     try:
         card = tomllib.loads(text.decode())
         words = [card[key] for key in ("federation", "client", "server", "server_key", "server_box")]
-        if not all(isinstance(word, str) for word in words) or not NAME.fullmatch(card["client"]) or not isinstance(card["trial"], bool):
+        if not all(isinstance(word, str) for word in words) or not isinstance(card["trial"], bool):
+            raise ValueError("its fields are not those of a kit")
+        if not NAME.fullmatch(card["client"]) or not ADDRESS.fullmatch(card["server"]):
             raise ValueError("its names are not those that a federation gives")
         members = {name: public_hex(read_public(key)) for name, key in card.get("members", {}).items()}
         keys = read_public(card["server_key"]), read_public_box(card["server_box"])
-        return Kit(into, card["federation"], card["client"], card["server"], *keys, card["trial"], members)
+        return Kit(into, card["federation"], card["client"], card["server"], *keys, card["trial"], members, earlier_keys(into))
     except KeyError as error:
-        raise BadInput(f"{kit} is not a kit, or one of an older version: it has no {error}; {_ANEW}") from error
-    except (ValueError, TypeError, AttributeError) as error:
+        raise BadInput(f"{kit} is not a kit, or one of an older version: it has no {error.args[0]!r}; {_ANEW}") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"{kit} is not a kit: {error}") from error
-
-
-_ANEW = "make a new federation with `unseen federation init`"
 
 
 def _kit_contents(kit: Path) -> dict[str, bytes]:
@@ -280,5 +303,7 @@ def _kit_contents(kit: Path) -> dict[str, bytes]:
             return {name: archive.read(name) for name in _KIT_FILES}
     except FileNotFoundError as error:
         raise BadInput(f"no kit {error.filename or kit}") from None
-    except (OSError, KeyError, zipfile.BadZipFile, RuntimeError) as error:
+    except KeyError as error:
+        raise BadInput(f"{kit} is not a kit, or one of an older version ({error.args[0]}); {_ANEW}") from None
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise BadInput(f"{kit} is not a kit ({type(error).__name__}: {error})") from error
