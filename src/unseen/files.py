@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["write_atomically"]
+__all__ = ["append_whole", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
@@ -21,3 +22,22 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def append_whole(path: Path, at: int, lines: bytes, then: Callable[[], None] = lambda: None) -> None:
+    """Write lines at this byte of a file that only its owner reads, replacing what lies behind it, and do `then`: all or nothing.
+
+    What a full disk cut short is taken back. Unbuffered, or closing would write the rest after all.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb", buffering=0) as stream:
+        os.ftruncate(stream.fileno(), at)
+        stream.seek(at)
+        try:
+            rest = memoryview(lines)
+            while rest:
+                rest = rest[stream.write(rest) :]
+            os.fsync(stream.fileno())
+            then()
+        except OSError:
+            os.ftruncate(stream.fileno(), at)
+            raise

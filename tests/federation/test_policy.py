@@ -11,6 +11,7 @@ from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput, NoReplies
+from unseen.federation.kits import read_federation
 from unseen.federation.site.ledger import read_ledger, verify
 from unseen.federation.site.policy import Policy, Privacy, read_policy
 from unseen.runs.watch import Silent
@@ -46,7 +47,7 @@ def test_a_refusal_names_its_rule_and_the_others_go_on(policy: Policy, rule: str
     assert record["missing"].keys() == {"a"} and f"refused by the site: {rule}" in record["missing"]["a"]
     sent = {client for row in record["travelled"] if row["direction"] == "sent" for client in row["clients"]}
     assert sent == {"b"}
-    left = [entry for entry in read_ledger(tmp_path / "a" / "ledger.jsonl") if entry["task"] == "train"]
+    left = [entry for entry in read_ledger(tmp_path / "a" / "ledger.jsonl") if entry.get("task") == "train"]
     assert not left
 
 
@@ -71,9 +72,10 @@ def test_everything_that_left_is_in_the_ledger(tiny: DomainDataset, tmp_path: Pa
     records = go(tmp_path, tiny, "feddag", rounds=2).records
     rows = [row for record in records for row in [*record["travelled"], *record["scoring"]]]
     told = sorted((row["field"], row["kind"], row["bytes"]) for row in rows if row["direction"] == "sent" and "a" in row["clients"])
-    entries = [entry for entry in read_ledger(tmp_path / "a" / "ledger.jsonl") if entry["task"] != "hello"]
+    entries = [entry for entry in read_ledger(tmp_path / "a" / "ledger.jsonl") if "field" in entry and entry["task"] != "hello"]
     assert sorted((e["field"], e["kind"], e["bytes"]) for e in entries) == told
-    assert verify(tmp_path / "a" / "ledger.jsonl") == len(entries) + 1
+    server = read_federation(tmp_path / "server")
+    assert verify(tmp_path / "a" / "ledger.jsonl", server.public_key("a"), server.signing.public_key()) == len(entries) + 2
 
 
 def test_privacy_is_spent_recorded_and_ends(tiny: DomainDataset, tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from unseen.cli.answers import answering, errors, screen
+from unseen.cli.membership import admit, init, list_members, remove, renew, request, rotate
 
 __all__ = ["federation_app", "join", "ledger_app", "needs_flower", "serve"]
 
-federation_app = typer.Typer(help="Make a federation between machines.", no_args_is_help=True)
+federation_app = typer.Typer(help="Make a federation between machines, and say who belongs to it.", no_args_is_help=True)
 ledger_app = typer.Typer(help="What left a site.", no_args_is_help=True)
 _LEDGER = Annotated[Path, typer.Argument(help="a site's folder, or its ledger.jsonl")]
 
@@ -37,31 +38,9 @@ def needs_flower() -> None:
         raise BadInput(f"{' and '.join(missing)} is not installed; run: pip install 'unseen[flower]'")
 
 
-@federation_app.callback()
-def _federation() -> None:
-    """Make a federation between machines."""
-
-
-@federation_app.command()
-def init(
-    folder: Annotated[Path, typer.Argument(help="a new folder, which stays at the server")],
-    server: Annotated[str, typer.Option(help="host name or address under which the sites reach the server")],
-    clients: Annotated[str, typer.Option(help="names of the sites: a,b,c")],
-    port: Annotated[int, typer.Option(help="port of the server")] = 8000,
-    days: Annotated[int, typer.Option(help="how long the certificates last")] = 365,
-) -> None:
-    """Make certificates and keys, and one kit per site.
-
-    Example: unseen federation init consortium --server fl.example.org --clients north,south,west
-    """
-    with answering():
-        needs_flower()
-        from unseen.federation.kits import init as make
-
-        made = make(folder, server, [c.strip() for c in clients.split(",") if c.strip()], port, days)
-        _say(f"federation {made.id} in {folder}. Hand each site its kit over a safe way, and nobody else:")
-        for client in made.clients:
-            _say(f"  {client}: {folder / 'kits' / client}.kit")
+for _command in (init, request, admit, remove, rotate, renew):
+    federation_app.command()(_command)
+federation_app.command("list")(list_members)
 
 
 def serve(
@@ -80,31 +59,36 @@ def serve(
 
         _stop_on_sigterm()
         federation = read_federation(folder)
+        for warning in federation.warnings:
+            _say(f"warning: {warning}")
         run_server(federation, host, port or federation.port, _say)
 
 
 def join(
-    kit: Annotated[Path, typer.Argument(help="the kit that the server handed out")],
+    kit: Annotated[Path, typer.Argument(help="the site's folder, made by `unseen federation request`, or the kit of a trial")],
     data: Annotated[str, typer.Option(help="this site's data: folder:PATH, csv:FILE, or a data set's name with --domain")],
     policy: Annotated[Path | None, typer.Option(help="a TOML file with what may leave; default models, counts and scores")] = None,
     domain: Annotated[str | None, typer.Option(help="which domain of the data is this site's")] = None,
     size: Annotated[int | None, typer.Option(help="image side in pixels")] = None,
     evaluate_only: Annotated[bool, typer.Option("--evaluate-only", help="the data are scored on, never trained on")] = False,
-    folder: Annotated[Path | None, typer.Option("--dir", help="where the site keeps its things; default site-NAME")] = None,
+    folder: Annotated[Path | None, typer.Option("--dir", help="where a site of a trial keeps its things; default site-NAME")] = None,
     server: Annotated[str | None, typer.Option(help="HOST:PORT, where it differs from the kit's")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
 ) -> None:
     """Join a federation with this site's data, and answer until stopped.
 
-    Example: unseen join north.kit --data folder:scans --policy policy.toml
+    Example: unseen join site-north --data folder:scans --policy policy.toml
     """
     with answering():
         needs_flower()
+        from unseen.federation.kits import open_kit
         from unseen.federation.site.join import SiteSettings
         from unseen.federation.site.join import join as join_federation
 
         _stop_on_sigterm()
-        home = folder or Path(f"site-{kit.stem}")
+        home = folder or (kit if kit.is_dir() else Path(f"site-{kit.stem}"))
+        for warning in open_kit(kit, home).warnings:
+            _say(f"warning: {warning}")
         rules = str(policy) if policy else None
         join_federation(SiteSettings(str(kit), str(home), data, domain, size, rules, evaluate_only, device), server, _say)
 
