@@ -44,6 +44,10 @@ class FederatedRun:
     _exchange: Exchange
     _terms: Terms
 
+    @property
+    def agreement(self) -> str:
+        return self.study.digest
+
     def engine(self, run: Path) -> FederationEngine:
         (run / "study.json").write_bytes(self._signed)
         return FederationEngine(self.world, self.study, self._samples, self._exchange, self._terms, run)
