@@ -8,8 +8,9 @@ from unseen.cli.bench import bench
 from unseen.cli.data import data_app
 from unseen.cli.evaluate import evaluate
 from unseen.cli.export import export
-from unseen.cli.federation import federation_app, join, ledger_app, serve
+from unseen.cli.federation import federation_app, join, serve
 from unseen.cli.figures import figure
+from unseen.cli.ledger import ledger_app
 from unseen.cli.predict import predict
 from unseen.cli.report import report
 from unseen.cli.run import run

@@ -86,7 +86,9 @@ class Responder:
         self._kit, self._dataset, self._policy, self._folder = kit, dataset, policy, folder
         self._evaluates, self._device = evaluates, device
         self._key = kit.signing
-        self._ledger = Ledger(folder / "ledger.jsonl", self._key, kit.server_key, kit.client, federation=kit.federation)
+        self._ledger = Ledger(
+            folder / "ledger.jsonl", self._key, kit.server_key, kit.client, federation=kit.federation, earlier=kit.earlier
+        )
         asked = [e["question"] for e in self._ledger.entries() if "question" in e]
         self._seen = set(asked) - set(asked[-1:])  # the answer to the last one may have been lost with the process that gave it
         self._last: tuple[SignedMessage, SignedMessage] | None = None
