@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,7 @@ from unseen.federation.site.responder import Responder
 Tamper = Callable[[str, SignedMessage], SignedMessage | str]
 BY_RULE: dict[str, Any] = {"studies": "by-rule", "most_studies": 10**6, "most_splits": 10**6}
 FEW: dict[str, Any] = {"smallest_batch": 1, "fewest_images": 1, "fewest_validation": 0, "fewest_classes": 0}  # tiny data have few of all
-EVERYTHING = Policy(
-    kinds=KINDS, others_see=KINDS, fields_that_grow=True, spectrum_reach=0.5, images_per_spectrum=1, **BY_RULE, **FEW
-)
+EVERYTHING = Policy(kinds=KINDS, others_see=KINDS, fields_that_grow=True, spectrum_reach=0.5, images_per_spectrum=1, **BY_RULE, **FEW)
 
 
 def alone(dataset: DomainDataset, name: str) -> DomainDataset:
@@ -29,6 +28,17 @@ def alone(dataset: DomainDataset, name: str) -> DomainDataset:
     domain = dataset[name]
     own = Domain(name, domain.images, domain.labels, domain.groups, domain.split, domain.spacing)
     return DomainDataset(f"site {name}", dataset.task, (own,), dataset.pixels, dataset.network, dataset.augment)
+
+
+def place_of(signed: SignedMessage) -> tuple[int, int] | None:
+    """The round and the number of a question in it; None for one that asks for no work."""
+    header = json.loads(signed.header)
+    return (header["round"], header["ask"]) if header["task"] == "ask" else None
+
+
+def is_work(answer: SignedMessage) -> bool:
+    """Whether an answer is to a question of a study's plan."""
+    return "staged" in json.loads(answer.header)
 
 
 class DirectCarrier:

@@ -41,8 +41,9 @@ __all__ = ["Elsewhere", "Result", "run", "train"]
 
 
 class Elsewhere(Protocol):
-    """Clients on other machines: the world as the server may know it, the name of what they agreed to, and the engine that asks them for the
-    run in a folder. `end` is called when the run has its last round."""
+    """Clients on other machines: the world as the server may know it, the name of what they agreed to, and the engine that asks them.
+
+    `end` is called when the run in a folder has its last round."""
 
     @property
     def world(self) -> World: ...

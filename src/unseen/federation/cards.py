@@ -21,7 +21,18 @@ from unseen.experiment import Experiment
 from unseen.task import Classification, Segmentation, Task
 from unseen.world import World, assemble, refuse_obstacles
 
-__all__ = ["Counts", "Schema", "SiteCard", "agree", "as_agreed", "card_of", "made_up_world", "refuse_bad_card", "server_world", "site_world"]
+__all__ = [
+    "Counts",
+    "Schema",
+    "SiteCard",
+    "agree",
+    "as_agreed",
+    "card_of",
+    "made_up_world",
+    "refuse_bad_card",
+    "server_world",
+    "site_world",
+]
 
 SiteCard = dict[str, Any]  # of one site
 Schema = dict[str, Any]  # what the sites of a run agree on

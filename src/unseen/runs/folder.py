@@ -210,7 +210,8 @@ def _completed(there: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[st
 
 
 def _refuse_another_run(there: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    before, after = ({**run["experiment"], "partition (hash)": run["partition"]} for run in (there, now))
+    holdings = "study" if now.get("between_sites") else "partition (hash)"
+    before, after = ({**run["experiment"], holdings: run["partition"]} for run in (there, now))
     differing = [k for k in sorted(before.keys() | after.keys()) if before.get(k) != after.get(k) and k not in _MAY_CHANGE]
     problems = []
     for key in differing:

@@ -67,4 +67,3 @@ class Exchange:
         except Exception as error:
             return Refused(f"the answer cannot be read ({type(error).__name__})")
         return message
-

@@ -81,4 +81,3 @@ class Journal:
     def clear(self) -> None:
         """The run has ended: single answers are needed no more."""
         shutil.rmtree(self._folder, ignore_errors=True)
-

@@ -57,9 +57,7 @@ class FederatedRun:
         Journal(run / "answers").clear()
 
 
-def federate(
-    experiment: Experiment, federation: Federation, carrier: Carrier, terms: Terms, say: Say, sums: bool = False
-) -> FederatedRun:
+def federate(experiment: Experiment, federation: Federation, carrier: Carrier, terms: Terms, say: Say, sums: bool = False) -> FederatedRun:
     """Propose the study of this experiment and begin it at once, with the sites whose rules approve it."""
     study = propose(experiment, federation, carrier, terms, say, sums)
     return begin(experiment, study, federation, carrier, terms, say)

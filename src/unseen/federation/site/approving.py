@@ -100,7 +100,9 @@ class Approver:
         known = self._studies.known_keys | {self._own_key}
         signed = [n for n in approvals if not study.participants[n].evaluates and study.participants[n].signing in known]
         if len(signed) < self._policy.minimum_clients:
-            raise Rejected(f"minimum_clients: {len(signed)} sites that this one knows have signed, {self._policy.minimum_clients} are asked for")
+            raise Rejected(
+                f"minimum_clients: {len(signed)} sites that this one knows have signed, {self._policy.minimum_clients} are asked for"
+            )
 
     def secret_order(self) -> str:
         """A secret of this site's that the order of its batches is drawn from. It stays the same, so that a study can go on."""
@@ -175,7 +177,9 @@ class Approver:
         """By rule only so many studies over the same data, and only so many ways to part them: two that differ in one image would tell it."""
         before = [e for e in self._ledger.entries() if e.get("kind") == "approval" and e.get("data") == self._data]
         if sum(e.get("by") == "rule" for e in before) >= self._policy.most_studies:
-            raise Rejected(f"most_studies: {self._policy.most_studies} studies over these data were approved by rule; a person must approve more")
+            raise Rejected(
+                f"most_studies: {self._policy.most_studies} studies over these data were approved by rule; a person must approve more"
+            )
         splits = {str(e.get("split")) for e in before}
         if not self._evaluates and _split(study) not in splits and len(splits) >= self._policy.most_splits:
             raise Rejected("most_splits: by rule the data are parted as before (seed and validation); a person must approve another way")

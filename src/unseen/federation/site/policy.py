@@ -102,7 +102,10 @@ class Policy:
             yield f"minimum_clients: {facts.known_clients} sites that this one knows take part, {self.minimum_clients} are asked for"
         if self.secure_sums and not facts.sums:
             yield "secure_sums: the study lets the server read single answers"
-        for name, (least, most) in {"spectrum_reach": (0.0, self.spectrum_reach), "images_per_spectrum": (self.images_per_spectrum, 1e9)}.items():
+        for name, (least, most) in {
+            "spectrum_reach": (0.0, self.spectrum_reach),
+            "images_per_spectrum": (self.images_per_spectrum, 1e9),
+        }.items():
             if name in facts.exposures and not least <= facts.exposures[name] <= most:
                 bound = f"at most {most:g}" if name == "spectrum_reach" else f"at least {least:g}"
                 yield f"{name}: {facts.exposures[name]:g}, {bound} is allowed"
@@ -158,10 +161,9 @@ def read_policy(file: Path | None) -> Policy:
     for rule, choices in _CHOICES.items():
         if getattr(policy, rule) not in choices:
             problems.append(f"{rule} is {getattr(policy, rule)!r}; expected {' or '.join(map(repr, choices))}")
-    for rule in dataclasses.fields(Policy):
-        value = getattr(policy, rule.name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < math.inf:
-            problems.append(f"{rule.name} is {value}; expected a finite number from 0")
+    for name, value in vars(policy).items():
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
+            problems.append(f"{name} is {value}; expected a finite number from 0")
     numbers = (privacy.clip, privacy.noise, privacy.most_epsilon)
     if not (all(0 < number < math.inf for number in numbers) and 0 < privacy.delta < 1 and privacy.announced_samples >= 1):
         problems.append("privacy: expected finite clip > 0, noise > 0 and most_epsilon > 0, 0 < delta < 1, and announced_samples from 1")

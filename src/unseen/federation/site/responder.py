@@ -145,7 +145,9 @@ class Responder:
             raise Rejected("hello: it was asked too often")
         card = card_of(self._dataset, self._evaluates)
         data = json.dumps(card).encode()
-        self._ledger.append([{"question": question, "task": "hello", "field": "card", "kind": "text", "bytes": len(data), "sha256": _hash(data)}])
+        self._ledger.append(
+            [{"question": question, "task": "hello", "field": "card", "kind": "text", "bytes": len(data), "sha256": _hash(data)}]
+        )
         return card
 
     def _held(self, header: Mapping[str, Any]) -> HeldStudy:
@@ -248,9 +250,7 @@ class Responder:
                     raise Rejected(f"study: {field} holds other first weights than the study states")
         return down
 
-    def _let_out(
-        self, held: HeldStudy, place: Place, step: int, question: str, up: Payload, staged: dict[str, str]
-    ) -> SignedMessage:
+    def _let_out(self, held: HeldStudy, place: Place, step: int, question: str, up: Payload, staged: dict[str, str]) -> SignedMessage:
         """The signed answer, after study and policy allowed it and the ledger has it."""
         fields = [one for one in carried(up) if one.bytes]
         self._policy.check_leaving(fields, held.left_in(place.round))

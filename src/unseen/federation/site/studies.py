@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from unseen.engines.frames import read_frame, write_frame
 from unseen.engines.tasks import Place
@@ -54,7 +53,9 @@ class HeldStudy:
             try:
                 self.progress = Progress(**json.loads(self._file.read_text()))
             except (ValueError, TypeError) as error:
-                raise BadInput(f"{self._file} cannot be read ({type(error).__name__}); restore it: without it questions could be repeated") from error
+                raise BadInput(
+                    f"{self._file} cannot be read ({type(error).__name__}); restore it: without it questions could be repeated"
+                ) from error
         self.agreed: dict[str, Approval] = {}
         with contextlib.suppress(FileNotFoundError):
             self.agreed = read_approvals(json.loads((folder / "approvals.json").read_text()), study)

@@ -135,7 +135,9 @@ def rehearse(experiment: Experiment, schema: Schema, training: list[str], sums: 
             if number == 1:
                 scored(engine, world, number, Model(model=method.model(state)))
     rows = [_until_the_end(row, number, experiment.rounds) for row in engine.rows.values()]
-    return Rehearsed(tuple(sorted(rows, key=lambda r: (r.phase != "start", r.phase == "score", r.ask, r.task, r.field))), engine.first, number)
+    return Rehearsed(
+        tuple(sorted(rows, key=lambda r: (r.phase != "start", r.phase == "score", r.ask, r.task, r.field))), engine.first, number
+    )
 
 
 def _until_the_end(row: Leaving, rehearsed: int, rounds: int) -> Leaving:
@@ -161,5 +163,5 @@ def hash_of_state(state: State) -> str:
     for name, tensor in sorted(state.items()):
         plain = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {plain.dtype} {tuple(plain.shape)} ".encode())
-        digest.update(plain.reshape(-1).view(torch.uint8).numpy())
+        digest.update(memoryview(plain.reshape(-1).view(torch.uint8).numpy()))
     return digest.hexdigest()

@@ -154,7 +154,7 @@ def _problems(told: Any) -> list[str]:
     if told.keys() != known:
         return [f"it lacks or adds {', '.join(sorted(map(str, told.keys() ^ known)))}"]
     problems = []
-    kinds = {"federation": str, "experiment": dict, "schema": dict, "participants": dict, "weights": dict, "plan": list}
+    kinds: dict[str, type] = {"federation": str, "experiment": dict, "schema": dict, "participants": dict, "weights": dict, "plan": list}
     kinds |= {"minimum_clients": int, "sums": bool}
     wrong = [key for key, kind in kinds.items() if type(told[key]) is not kind]
     if wrong:

@@ -40,9 +40,9 @@ class StudyInWords:
 def in_words(study: Study) -> StudyInWords:
     experiment, schema = study.experiment, study.schema
     evaluating = sorted(set(study.participants) - set(study.training))
-    total = sum(_bytes_in_all(row, study.rounds) for row in study.plan if not row.grows)
+    total = sum(_bytes_in_all(row) for row in study.plan if not row.grows)
     lead = (
-        f"{len(study.training)} sites train one network for {schema['task']} with the method {experiment['method']} in {study.rounds} rounds. "
+        f"{len(study.training)} sites train one network for {schema['task']} with {experiment['method']} in {study.rounds} rounds. "
         f"About {amount(total)} leave each site that trains, all rounds together. No image and no label leaves."
     )
     facts = [
@@ -57,7 +57,9 @@ def in_words(study: Study) -> StudyInWords:
         ("answers needed", f"{study.minimum_clients} for a round to count"),
         (
             "secure sums",
-            "yes: the server gets sums over the sites and cannot read a single model" if study.sums else "no: the server reads every site's answers",
+            "yes: the server gets sums over the sites and cannot read a single model"
+            if study.sums
+            else "no: the server reads every site's answers",
         ),
         ("noise", "each site decides by its own policy; its approval and its ledger say so"),
     ]
@@ -95,14 +97,18 @@ def _leaves(row: Leaving, study: Study) -> tuple[str, str, str, str]:
     when = _PHASES[row.phase]
     if row.phase == "round" and (row.first, row.last) != (1, study.rounds):
         when = f"in rounds {row.first} to {row.last}" if row.first != row.last else f"in round {row.first}"
-    network = f" ({row.role}{'' if row.part == 'whole' else ', ' + row.part})" if row.role and row.kind in ("model", "update", "gradient", "control") else ""
+    network = (
+        f" ({row.role}{'' if row.part == 'whole' else ', ' + row.part})"
+        if row.role and row.kind in ("model", "update", "gradient", "control")
+        else ""
+    )
     what = f"{row.task}: {row.field + ', ' if row.field else ''}{_KINDS.get(row.kind, row.kind)}{network}"
     much = "" if row.kind == "nothing" else f"{amount(row.bytes)}{' for each image' if row.grows else ''}"
     who = "" if row.kind == "nothing" else "only the sum over the sites is read" if row.summed else "the server reads it"
     return when, what, much, who
 
 
-def _bytes_in_all(row: Leaving, rounds: int) -> int:
+def _bytes_in_all(row: Leaving) -> int:
     return row.bytes * (1 if row.phase == "start" else row.last - row.first + 1)
 
 
