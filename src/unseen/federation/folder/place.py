@@ -119,7 +119,9 @@ class LetterFolder:
             if _NAME.fullmatch(name):
                 yield name
             elif name.endswith(".letter"):
-                self._say(name, f"{_shown(name)} in {self._path} is left alone: a copy that was made elsewhere, not a letter's own name")
+                self._say(name, f"{name[:100]!r} in {self._path} is left alone: a copy that something else made, not a letter's own name")
+            elif not name.startswith((".", "~")):
+                self._say("foreign", f"{self._path} holds other files too, such as {name[:100]!r}; they are left alone")
 
     def has(self, kind: LetterKind, key: str, sender: Ed25519PublicKey) -> LetterKind | None:
         """Of which kind the letter under this name is, if it is whole outside and from that sender; None if there is none."""
