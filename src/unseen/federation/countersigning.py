@@ -34,7 +34,7 @@ def sign_receipt(key: Ed25519PrivateKey, federation: str, site: str, study: str,
 
 
 def check_receipt(receipt: Any, key: Ed25519PublicKey, site: str) -> tuple[int, str]:
-    """The number and hash of the line that a receipt tells of, or RefusedReply: no receipt, of another site, or not signed by the server."""
+    """The number and hash of the line that a receipt tells of, or RefusedReply: no receipt, another site's, or not the server's."""
     if not isinstance(receipt, Mapping) or receipt.keys() != _KINDS.keys():
         raise RefusedReply("it is no receipt")
     if any(type(receipt[name]) is not kind for name, kind in _KINDS.items()):

@@ -1,8 +1,8 @@
 """The form of a site's ledger, and whether one is as it was written.
 
 A line is a JSON object that holds the hash of the line before, its own hash, and the site's signature. The first line is the
-ledger's start, and there is no other start. Beside the ledger lie its head (number and hash of the last line, signed by the site) and the server's
-receipts. The head is there before the first line is: a missing half is a changed ledger, never a new one.
+ledger's start, and there is no other start. Beside the ledger lie its head (number and hash of the last line, signed by the site)
+and the server's receipts. The head is there before the first line is: a missing half is a changed ledger, never a new one.
 """
 
 from __future__ import annotations
