@@ -17,7 +17,7 @@ from own_keys import ask
 from unseen.errors import BadInput
 from unseen.federation.keys import Authority, SiteKeys
 from unseen.federation.kits import Federation, init
-from unseen.federation.requests import MembershipRequest, read_invitation, read_request
+from unseen.federation.requests import MembershipRequest, read_invitation, read_request, request_rotation
 
 
 @pytest.fixture
@@ -64,6 +64,14 @@ def test_requests_that_are_none(fields: dict[str, Any], why: str, server: Federa
     with pytest.raises(BadInput, match=why) as refused:
         read_request(file)
     assert "\x1b" not in str(refused.value)
+
+
+def test_a_rotation_cannot_be_made_a_first_request_on_its_way(server: Federation) -> None:
+    kit, _ = ask(server)
+    _, file = request_rotation(kit.path)
+    changed(file, replaces=None, old_signature=None)
+    with pytest.raises(BadInput, match="not signed"):
+        read_request(file)
 
 
 def test_a_key_with_a_comment_is_another_way_to_write_it(server: Federation, tmp_path: Path) -> None:
