@@ -21,7 +21,7 @@ from unseen.state import Part, State
 
 __all__ = [
     "OF_A_NETWORK", "Carried", "Declaration", "Kind", "Memory", "Nothing", "Payload", "State", "bases", "carried", "carries",
-    "declarations", "is_by_name", "refuse_unusable",
+    "declarations", "is_by_name", "is_mean", "refuse_unusable",
 ]  # fmt: skip
 
 Kind = Literal["model", "update", "gradient", "control", "statistic", "spectrum", "score", "count", "number", "text"]
@@ -57,6 +57,7 @@ class Declaration:
     mean: bool = False  # the server needs only its weighted mean over the clients
     low: float | None = None  # the least and the most that one of its numbers may be
     high: float | None = None
+    passed_on: bool = False  # of a question: holds what single other clients answered
 
 
 def carries(
@@ -69,6 +70,7 @@ def carries(
     mean: bool = False,
     low: float | None = None,
     high: float | None = None,
+    passed_on: bool = False,
 ) -> Any:
     """Declare a payload field: `model: State = carries("model")`, `change: State = carries("update", of="model", part="head")`.
 
@@ -78,6 +80,7 @@ def carries(
 
     `mean` says that the server needs nothing of a field but its mean over the clients, each weighted by the answer's `count` (by 1 where
     there is none, or it is None): then a secure sum can hide the single answers. `low` and `high` bound a score, a number or a statistic.
+    `passed_on` is said of a question's field that brings a client what single other clients answered.
     """
     if kind not in _TYPES:
         raise TypeError(f"a payload field of kind {kind!r}; expected one of {', '.join(_TYPES)}")
@@ -89,12 +92,18 @@ def carries(
         raise TypeError(f"a payload field of kind {kind!r} with mean; a mean is of {', '.join(OF_A_NETWORK)} or statistic, not growing")
     if (low, high) != (None, None) and kind not in ("score", "number", "statistic"):
         raise TypeError(f"a payload field of kind {kind!r} with low or high; those are of score, number or statistic")
-    return dataclasses.field(metadata={"declaration": Declaration(kind, of, role, part, grows_with_data, mean, low, high)})
+    return dataclasses.field(metadata={"declaration": Declaration(kind, of, role, part, grows_with_data, mean, low, high, passed_on)})
 
 
 def declarations(payload: type[Payload]) -> dict[str, Declaration]:
     """What each field of a payload carries."""
     return {field.name: field.metadata["declaration"] for field in dataclasses.fields(cast(Any, payload))}
+
+
+def is_mean(payload: type[Payload]) -> bool:
+    """Whether the server needs only the weighted mean of such answers: every field is declared so, but for the count that weighs."""
+    told = declarations(payload).values()
+    return any(one.mean for one in told) and all(one.mean or one.kind == "count" for one in told)
 
 
 def bases(down: type[Payload], up: type[Payload]) -> dict[str, str]:

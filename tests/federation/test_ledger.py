@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unseen.errors import BadInput
+from unseen.federation.keys import public_hex
 from unseen.federation.site import ledger as ledger_module
 from unseen.federation.site.ledger import Ledger, read_ledger, verify
-from unseen.federation.site.ledger_chain import public_hex
 
 KEY, SERVER, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes([n] * 32)) for n in (1, 2, 3))
 
@@ -120,7 +120,14 @@ Damage = Callable[[list[bytes]], list[bytes]]
 @pytest.mark.parametrize("head", ["kept", "deleted"])
 @pytest.mark.parametrize(
     "damage",
-    [lambda n: n[:-1], lambda n: n[1:], lambda n: [n[0], n[2], n[1], n[3]], lambda n: [*n[:2], n[1], *n[2:]], lambda n: n[:1], lambda n: []],
+    [
+        lambda n: n[:-1],
+        lambda n: n[1:],
+        lambda n: [n[0], n[2], n[1], n[3]],
+        lambda n: [*n[:2], n[1], *n[2:]],
+        lambda n: n[:1],
+        lambda n: [],
+    ],
     ids=["end cut", "start removed", "moved", "doubled", "all but the start cut", "emptied"],
 )
 def test_a_missing_or_moved_line_is_found_and_never_mended(damage: Damage, head: str, tmp_path: Path) -> None:
@@ -141,7 +148,7 @@ def test_one_half_alone_is_a_changed_ledger(left: str, tmp_path: Path) -> None:
     file = filled(tmp_path)
     ({file, head_of(file)} - {tmp_path / left}).pop().unlink()
     for look in (verified, opened):
-        with pytest.raises(BadInput, match="missing.*changed"):
+        with pytest.raises(BadInput, match=r"missing.*changed"):
             look(file)
     assert [one.name for one in tmp_path.iterdir()] == [left]
 

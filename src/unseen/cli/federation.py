@@ -1,4 +1,4 @@
-"""`unseen federation`, `serve`, `join` and `ledger`: a federation between machines."""
+"""`unseen federation`, `serve` and `join`: a federation between machines."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from unseen.cli.answers import answering, errors, screen
+from unseen.cli.answers import answering, screen
+from unseen.cli.between import needs_cryptography, needs_flower
 from unseen.cli.membership import admit, init, list_members, remove, renew, request, rotate
+from unseen.cli.study import propose
 
-__all__ = ["federation_app", "join", "ledger_app", "needs_flower", "serve"]
+__all__ = ["federation_app", "join", "serve"]
 
 federation_app = typer.Typer(help="Make a federation between machines, and say who belongs to it.", no_args_is_help=True)
-ledger_app = typer.Typer(help="What left a site.", no_args_is_help=True)
-_LEDGER = Annotated[Path, typer.Argument(help="a site's folder, or its ledger.jsonl")]
 
 
 def _say(message: str) -> None:
@@ -28,19 +28,10 @@ def _stop_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def needs_flower() -> None:
-    from importlib.util import find_spec
-
-    from unseen.errors import BadInput
-
-    missing = [name for name in ("flwr", "cryptography") if find_spec(name) is None]
-    if missing:
-        raise BadInput(f"{' and '.join(missing)} is not installed; run: pip install 'unseen[flower]'")
-
-
 for _command in (init, request, admit, remove, rotate, renew):
     federation_app.command()(_command)
 federation_app.command("list")(list_members)
+federation_app.command()(propose)
 
 
 def serve(
@@ -74,13 +65,15 @@ def join(
     folder: Annotated[Path | None, typer.Option("--dir", help="where a site of a trial keeps its things; default site-NAME")] = None,
     server: Annotated[str | None, typer.Option(help="HOST:PORT, where it differs from the kit's")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    approve: Annotated[list[Path] | None, typer.Option(help="a study that you have looked at and agree to, repeatable")] = None,
+    carrier: Annotated[str, typer.Option(help="flower, or folder:PATH for sites without a line")] = "flower",
 ) -> None:
     """Join a federation with this site's data, and answer until stopped.
 
-    Example: unseen join site-north --data folder:scans --policy policy.toml
+    Example: unseen join site-north --data folder:scans --policy policy.toml --approve study.json
     """
     with answering():
-        needs_flower()
+        needs_flower() if carrier == "flower" else needs_cryptography()
         from unseen.federation.kits import open_kit
         from unseen.federation.site.join import SiteSettings
         from unseen.federation.site.join import join as join_federation
@@ -90,39 +83,6 @@ def join(
         for warning in open_kit(kit, home).warnings:
             _say(f"warning: {warning}")
         rules = str(policy) if policy else None
-        join_federation(SiteSettings(str(kit), str(home), data, domain, size, rules, evaluate_only, device), server, _say)
-
-
-@ledger_app.command()
-def show(file: _LEDGER, run: Annotated[str | None, typer.Option(help="only this run")] = None) -> None:
-    """Print what left a site, line by line.
-
-    Example: unseen ledger show site-north
-    """
-    with answering():
-        from unseen.federation.site.ledger import read_ledger
-
-        widths = dict(zip(("number", "time", "run", "round", "task", "field"), (7, 26, 9, 6, 18, 12), strict=True))
-        widths |= {"kind": 10, "shape": 20, "bytes": 12, "sha256": 9}
-        _say("".join(name.ljust(width) for name, width in widths.items()))
-        for entry in read_ledger(_ledger_file(file)):
-            if run is None or str(entry.get("run", "")).startswith(run):
-                cells = {**entry, "run": str(entry.get("run", ""))[:8], "sha256": str(entry.get("sha256", ""))[:8]}
-                _say("".join(f"{cells.get(name, '')!s} ".ljust(width) for name, width in widths.items()))
-
-
-@ledger_app.command()
-def verify(file: _LEDGER) -> None:
-    """Check that nothing in a ledger was changed: exit code 2 if something was.
-
-    Example: unseen ledger verify site-north
-    """
-    with answering():
-        from unseen.federation.site.ledger import verify as verify_ledger
-
-        count = verify_ledger(_ledger_file(file))
-        errors.print(f"{count} lines, as they were written")
-
-
-def _ledger_file(file: Path) -> Path:
-    return file / "ledger.jsonl" if file.is_dir() else file
+        studies = tuple(str(file) for file in approve or ())
+        settings = SiteSettings(str(kit), str(home), data, domain, size, rules, evaluate_only, device, studies)
+        join_federation(settings, server, carrier, _say)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from unseen.client import Client
-from unseen.engines.checking import Checker, outline_from_plain, read_answer
+from unseen.engines.checking import Checker, outline_from_plain
 from unseen.engines.cohort import SCORING_ASK, RoundCohort, scored
 from unseen.engines.tasks import Place, answer_type, path_of
 from unseen.errors import BadInput, NoReplies, RefusedReply
@@ -124,11 +124,9 @@ class FederationEngine:
         epsilon = reply.header.get("epsilon")
         try:
             staged = _file_names(reply.header.get("staged"))
-            self._checker.refuse_misfit(read_answer(up_type, reply.payload), down, self._samples[client], expected)
+            self._checker.read(up_type, reply.payload, down, self._samples[client], expected)
         except RefusedReply as refusal:
             return Refused(str(refusal))
-        except Exception as error:
-            return Refused(f"the answer cannot be used ({type(error).__name__})")
         return journal.put(client, reply.payload, staged, epsilon if isinstance(epsilon, float) and epsilon >= 0 else None)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from unseen.errors import RefusedReply
+from unseen.federation.countersigning import check_head
 from unseen.federation.kits import Federation
 from unseen.federation.messages import Message, SignedMessage, open_message, question_id, sign
 from unseen.federation.server.receipts import Receipts
@@ -48,9 +49,9 @@ class Exchange:
             message = Message({**header, **({"receipt": receipt} if receipt else {})}, question.payload)
             signed[client] = sign(message, self._key, "question")
         for client, reply in self._carrier.exchange(signed, self._terms.deadline):
-            yield client, self._opened(client, asked[client], reply)
+            yield client, self._opened(client, str(questions[client].header.get("study", "")), asked[client], reply)
 
-    def _opened(self, client: str, question: str, reply: SignedMessage | str) -> Message | Refused:
+    def _opened(self, client: str, study: str, question: str, reply: SignedMessage | str) -> Message | Refused:
         if isinstance(reply, str):
             return Refused(reply)
         try:
@@ -60,17 +61,10 @@ class Exchange:
                 return Refused("an answer to another question")
             if header.get("status") != "ok":
                 return Refused(f"{header.get('status')} by the site: {header.get('reason')}"[:500])
-            self._receipts.sign(client, _head(header.get("ledger")))
+            self._receipts.sign(client, study, check_head(header.get("ledger")))
         except RefusedReply as refusal:
             return Refused(str(refusal))
         except Exception as error:
             return Refused(f"the answer cannot be read ({type(error).__name__})")
         return message
 
-
-def _head(told: object) -> tuple[int, str]:
-    """Where the site's ledger stands, as its answer says."""
-    match told:
-        case [int(number), str(last)] if type(number) is int and 0 <= number < 2**53 and len(last) == 64:
-            return number, last
-    raise RefusedReply("does not say where the site's ledger stands")

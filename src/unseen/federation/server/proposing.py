@@ -20,12 +20,12 @@ from unseen.federation.server.exchange import Carrier, Exchange, Terms
 from unseen.federation.server.journal import Journal
 from unseen.federation.study.approvals import Approval, read_approval
 from unseen.federation.study.rehearsal import rehearse
-from unseen.federation.study.study import Participant, Study
+from unseen.federation.study.study import Participant, Study, read_signed_study
 from unseen.method import Refused
 from unseen.own_code import MEMORY, names_code, texts_in
 from unseen.world import World
 
-__all__ = ["FederatedRun", "begin", "federate", "propose"]
+__all__ = ["FederatedRun", "begin", "federate", "propose", "read_study_file"]
 
 _UNTOLD: Counts = (10**6, 10**6)  # of a site that keeps its counts to itself
 _OWN_AFFAIR = ("data", "label", "device", "threads", "preset")  # what each machine decides for itself
@@ -43,6 +43,10 @@ class FederatedRun:
     _samples: Mapping[str, int]
     _exchange: Exchange
     _terms: Terms
+
+    @property
+    def agreement(self) -> str:
+        return self.study.digest
 
     def engine(self, run: Path) -> FederationEngine:
         (run / "study.json").write_bytes(self._signed)
@@ -91,6 +95,14 @@ def propose(experiment: Experiment, federation: Federation, carrier: Carrier, te
         weights=rehearsed.weights,
         plan=rehearsed.plan,
     )
+
+
+def read_study_file(file: Path, federation: Federation) -> Study:
+    """A study that this federation's server signed."""
+    try:
+        return read_signed_study(file.read_bytes(), federation.signing.public_key())
+    except OSError as error:
+        raise BadInput(f"no study {file} ({error.strerror})") from None
 
 
 def begin(experiment: Experiment, study: Study, federation: Federation, carrier: Carrier, terms: Terms, say: Say) -> FederatedRun:

@@ -40,7 +40,9 @@ class Receipts:
                 )
             if before and number == before["number"]:
                 if last != before["hash"]:
-                    raise RefusedReply(f"line {number} of its ledger is not the one for which the server gave a receipt on {before['time']}")
+                    raise RefusedReply(
+                        f"line {number} of its ledger is not the one for which the server gave a receipt on {before['time']}"
+                    )
                 return
             self._keep(site, study, (number, last), size)
 

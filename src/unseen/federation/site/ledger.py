@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from unseen.errors import BadInput, RefusedReply
 from unseen.federation.countersigning import EMPTY, check_receipt, read_receipts, receipt_line, refuse_behind
+from unseen.federation.keys import public_hex
 from unseen.federation.site.ledger_chain import (
     Chain,
     check_chain,
     head_file,
     head_text,
-    public_hex,
     read_ledger,
     receipts_file,
     signed_line,
@@ -30,6 +30,10 @@ from unseen.files import append_whole, write_atomically
 
 __all__ = ["Ledger", "read_ledger", "verify"]
 
+_WHAT_NOW = (
+    "bring ledger.jsonl, ledger.jsonl.head and ledger.jsonl.receipts back from one copy; if there is none, move what is left to another "
+    "place, keep it, and ask the server's owner for `unseen ledger anew`"
+)
 _OURS = {"number", "time", "previous", "hash", "signature"}  # what the ledger says of an entry itself
 
 
@@ -53,25 +57,31 @@ class Ledger:
     ) -> None:
         self.file = file
         self._key, self._server_key, self._site = key, server_key, site
-        receipts, self._receipts_size = read_receipts(receipts_file(file), server_key, site)
+        try:
+            receipts, self._receipts_size = read_receipts(receipts_file(file), server_key, site)
+            chain = self._checked(receipts, earlier)
+        except BadInput as changed:
+            raise BadInput(f"{changed}. This site does not start with it: {_WHAT_NOW}") from None
         self._receipted = receipts[-1]["number"] if receipts else 0
-        new = not file.exists() and not head_file(file).exists()
-        if new and receipts:
-            raise BadInput(f"{file} is missing, but {receipts_file(file)} has receipts for it: the ledger was changed")
-        if new:
-            write_atomically(head_file(file), head_text(0, EMPTY, key))
-        chain = check_chain(file, key.public_key(), earlier)
-        refuse_behind(chain.hashes, receipts, file)
-        if chain.hashes and chain.site != site:
-            raise BadInput(f"{file} is the ledger of {chain.site!r}, not of {site!r}")
         self._hashes, self._size = chain.hashes, chain.size
         self._finish(chain)
-        mine = public_hex(key.public_key())
+        mine = public_hex(key)
         if not self._hashes:
             start = {"federation": federation, "site": site, "key": mine, "server": public_hex(server_key), "receipt": receipt}
             self.append([{"kind": "start", **start}])
         elif chain.signer != mine:
             self.append([{"kind": "key", "key": mine, "before": chain.signer}])
+
+    def _checked(self, receipts: Sequence[Mapping[str, Any]], earlier: Sequence[str]) -> Chain:
+        if not self.file.exists() and not head_file(self.file).exists():
+            if receipts:
+                raise BadInput(f"{self.file} is missing, but there are receipts for it: the ledger was changed")
+            write_atomically(head_file(self.file), head_text(0, EMPTY, self._key))
+        chain = check_chain(self.file, self._key.public_key(), earlier)
+        refuse_behind(chain.hashes, receipts, self.file)
+        if chain.hashes and chain.site != self._site:
+            raise BadInput(f"{self.file} is the ledger of {chain.site!r}, not of {self._site!r}")
+        return chain
 
     def _finish(self, chain: Chain) -> None:
         """What a kill left undone: half a line is taken away, and the head learns of whole lines that were written before it."""

@@ -1,7 +1,7 @@
 """The form of a site's ledger, and whether one is as it was written.
 
-A line is a JSON object that holds the hash of the line before, its own hash, and the site's signature. The first line is the ledger's start,
-and there is no other start. Beside the ledger lie its head (number and hash of the last line, signed by the site) and the server's
+A line is a JSON object that holds the hash of the line before, its own hash, and the site's signature. The first line is the
+ledger's start, and there is no other start. Beside the ledger lie its head (number and hash of the last line, signed by the site) and the server's
 receipts. The head is there before the first line is: a missing half is a changed ledger, never a new one.
 """
 
@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from unseen.errors import BadInput
 from unseen.federation.countersigning import EMPTY, read_receipts, refuse_behind
-from unseen.federation.keys import read_public
+from unseen.federation.keys import public_hex, read_public
 
-__all__ = ["Chain", "check_chain", "head_file", "head_text", "public_hex", "read_ledger", "receipts_file", "signed_line", "verify"]
+__all__ = ["Chain", "check_chain", "head_file", "head_text", "read_ledger", "receipts_file", "signed_line", "verify"]
 
 _ENTRY, _HEAD = b"unseen ledger entry 1 ", b"unseen ledger head 1 "  # what a signature is for
 _SIGNATURE = re.compile(r"[0-9a-f]{128}")
@@ -162,10 +161,6 @@ def head_file(file: Path) -> Path:
 
 def receipts_file(file: Path) -> Path:
     return file.with_name(file.name + ".receipts")
-
-
-def public_hex(key: Ed25519PublicKey) -> str:
-    return key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw).hex()
 
 
 def _head_bytes(number: int, last: str) -> bytes:

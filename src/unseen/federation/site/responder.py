@@ -20,6 +20,7 @@ import torch
 
 from unseen.codec import CodecError, hints_of, tensors_in
 from unseen.data.domain import DomainDataset
+from unseen.engines.checking import Checker
 from unseen.engines.cohort import SCORING_ASK, taking_part_of
 from unseen.engines.tasks import Place, TaskRunner, find_task
 from unseen.errors import BadInput, RefusedReply
@@ -172,7 +173,7 @@ class Responder:
         self._refuse_unplanned(held, place)
         given = held.open_place(place, step, question)
         if given is not None:
-            return given
+            return self._signed(given.header, given.payload)
         runner = self._runner_for(held)
         memory = self._memory(held, place, header["versions"])
         if self._policy.privacy.on:
@@ -186,6 +187,7 @@ class Responder:
         refuse_unusable(up, type(up))
         if self._policy.privacy.on:
             up = privatised(up, down, self._policy.privacy)
+            up = Checker(runner.world).clamped(up, self._policy.privacy.announced_samples)  # noise gives accuracies beyond 1
         return self._let_out(held, place, step, question, up, staged)
 
     def _refuse_unplanned(self, held: HeldStudy, place: Place) -> None:
@@ -211,7 +213,7 @@ class Responder:
             runner = TaskRunner(site_world(experiment, dataset, self._evaluates))
             runner.client = partial(BoundedClient, self._policy, self._clock)
             if self._policy.own_order:
-                runner.secret = self._approver.secret_order()
+                runner.secret = (self._approver.secret_order(),)
             self._runner = held.study.digest, runner
         return self._runner[1]
 
@@ -271,11 +273,10 @@ class Responder:
             entries.append(about | _network(declarations(type(up))[one.field]))
         self._ledger.append(entries)
         header: dict[str, Any] = {"question": question, "status": "ok", "staged": staged, **({"epsilon": spent} if privacy.on else {})}
-        answer = self._signed(header, payload)
         ends = place.ask == SCORING_ASK and place.round == held.study.rounds
-        held.keep_answer(place, step, answer, sum(one.bytes for one in fields), ends)
+        held.keep_answer(place, step, Message(header, payload), sum(one.bytes for one in fields), ends)
         log.info("round %d: %s answered, %d bytes", place.round, held.study.task_at(place.round, place.ask), len(payload))
-        return answer
+        return self._signed(header, payload)
 
 
 def _digest(header: Mapping[str, Any]) -> str:

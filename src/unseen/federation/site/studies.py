@@ -18,7 +18,7 @@ from typing import Any
 from unseen.engines.frames import read_frame, write_frame
 from unseen.engines.tasks import Place
 from unseen.errors import BadInput
-from unseen.federation.messages import SignedMessage
+from unseen.federation.messages import Message
 from unseen.federation.site.policy import Rejected
 from unseen.federation.study.approvals import Approval, read_approval, read_approvals
 from unseen.federation.study.study import Study, read_study
@@ -66,7 +66,7 @@ class HeldStudy:
         self.agreed = dict(approvals)
         write_atomically(self.folder / "approvals.json", json.dumps([one.plain() for one in approvals.values()]))
 
-    def open_place(self, place: Place, step: int, question: str) -> SignedMessage | None:
+    def open_place(self, place: Place, step: int, question: str) -> Message | None:
         """Take the place for this question. The answer that was given to it before, if any; Rejected for any other question there."""
         key, order = _key(place, step), [place.round, place.ask if place.ask != -1 else _SCORE_IS_LAST, step]
         known = self.progress.asked.get(key)
@@ -82,11 +82,11 @@ class HeldStudy:
         self._save()
         return None
 
-    def keep_answer(self, place: Place, step: int, answer: SignedMessage, size: int, ends: bool) -> None:
-        """The answer on the disk, before it leaves."""
+    def keep_answer(self, place: Place, step: int, answer: Message, size: int, ends: bool) -> None:
+        """The answer on the disk, before it leaves. It is signed whenever it leaves, with the ledger as it stands then."""
         self._answers.mkdir(exist_ok=True, mode=0o700)
         data = io.BytesIO()
-        write_frame(data, {"header": answer.header, "signature": answer.signature.hex()}, answer.payload)
+        write_frame(data, {"header": answer.header}, answer.payload)
         write_atomically(self._answers / _key(place, step), data.getvalue())
         left = self.progress.left
         left[str(place.round)] = left.get(str(place.round), 0) + size
@@ -112,13 +112,13 @@ class HeldStudy:
             del self.progress.asked[key]
             (self._answers / key).unlink(missing_ok=True)
 
-    def _read_answer(self, key: str) -> SignedMessage | None:
+    def _read_answer(self, key: str) -> Message | None:
         try:
             with (self._answers / key).open("rb") as stream:
                 header, payload = read_frame(stream)
         except (FileNotFoundError, EOFError):
             return None  # the process ended before it had answered
-        return SignedMessage(header["header"], payload, bytes.fromhex(header["signature"]))
+        return Message(header["header"], payload)
 
     def _save(self) -> None:
         write_atomically(self._file, json.dumps(asdict(self.progress)))

@@ -32,7 +32,7 @@ from unseen.payload import Payload, State, carried, declarations, is_mean
 from unseen.scoring import Model
 from unseen.world import World
 
-__all__ = ["Rehearsed", "hash_of_state", "rehearse"]
+__all__ = ["BriefClient", "Rehearsed", "hash_of_state", "made_up_domain", "rehearse"]
 
 D = TypeVar("D", bound=Payload)
 U = TypeVar("U", bound=Payload)
@@ -49,7 +49,7 @@ class Rehearsed:
     rounds: int  # how many were rehearsed
 
 
-class _BriefClient(Client):
+class BriefClient(Client):
     """A client whose every training is one small batch."""
 
     def batches(
@@ -63,7 +63,7 @@ class _NotingEngine(LocalEngine):
 
     def __init__(self, world: World, folder: Path, sums: bool) -> None:
         runner = TaskRunner(world)
-        runner.client = _BriefClient
+        runner.client = BriefClient
         super().__init__(world, folder, runner=runner)
         self.rows: dict[tuple[Phase, int, str, str], Leaving] = {}
         self.first: dict[str, str] = {}
@@ -120,7 +120,7 @@ class _NotingEngine(LocalEngine):
 def rehearse(experiment: Experiment, schema: Schema, training: list[str], sums: bool, seconds: float = _SECONDS) -> Rehearsed:
     """Run the method over made-up images of these sites and note what leaves."""
     experiment = replace(experiment, participation=1.0)  # in a rehearsal everyone takes part
-    world = made_up_world(experiment, schema, [_made_up(name, number, schema) for number, name in enumerate(training)])
+    world = made_up_world(experiment, schema, [made_up_domain(name, number, schema) for number, name in enumerate(training)])
     until = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
         engine, method, number = _NotingEngine(world, Path(folder), sums), experiment.method, 0
@@ -144,7 +144,7 @@ def _until_the_end(row: Leaving, rehearsed: int, rounds: int) -> Leaving:
     return replace(row, last=rounds) if row.last == rehearsed and row.phase == "round" else row
 
 
-def _made_up(name: str, number: int, schema: Schema) -> Domain:
+def made_up_domain(name: str, number: int, schema: Schema) -> Domain:
     """Noise of the right shape, with every class as far as the images go."""
     rng, (height, width), outputs = np.random.default_rng(number), schema["size"], len(schema["classes"])
     images = rng.integers(0, 256, (_IMAGES, schema["channels"], height, width), dtype=np.uint8)
