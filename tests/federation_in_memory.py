@@ -19,7 +19,13 @@ from unseen.federation.site.responder import Responder
 
 Tamper = Callable[[str, SignedMessage], SignedMessage | str]
 BY_RULE: dict[str, Any] = {"studies": "by-rule", "most_studies": 10**6, "most_splits": 10**6}
-FEW: dict[str, Any] = {"smallest_batch": 1, "fewest_images": 1, "fewest_validation": 0, "fewest_classes": 0}  # tiny data have few of all
+FEW: dict[str, Any] = {
+    "smallest_batch": 1,
+    "fewest_images": 1,
+    "fewest_validation": 0,
+    "fewest_classes": 0,
+    "minimum_clients": 1,
+}  # tiny data have few of all
 EVERYTHING = Policy(kinds=KINDS, others_see=KINDS, fields_that_grow=True, spectrum_reach=0.5, images_per_spectrum=1, **BY_RULE, **FEW)
 
 

@@ -69,7 +69,6 @@ def test_a_study_that_breaks_a_rule_is_not_approved_and_the_others_go_on(
         ({"smallest_batch": 1000}, "smallest_batch"),
         ({"most_passes": 0.01}, "most_passes"),
         ({"most_minutes": 0.0}, "most_minutes"),
-        ({"fewest_images": 25}, "fewest_images"),  # of 36: the method draws 2 batches of 8
     ],
 )
 def test_a_rule_about_the_work_refuses_the_answer(rules: dict[str, Any], rule: str, tiny: DomainDataset, tmp_path: Path) -> None:

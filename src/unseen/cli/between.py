@@ -35,7 +35,8 @@ def _needs(*packages: str) -> None:
 def carrier_of(text: str, federation: Federation, say: Callable[[str], None]) -> Iterator[Carrier]:
     """`flower`, or `folder:PATH`."""
     needs_cryptography()
-    from unseen.federation.folder import FolderCarrier, parse_carrier
+    from unseen.federation.folder.carrier import FolderCarrier
+    from unseen.federation.folder.place import parse_carrier
 
     folder = parse_carrier(text)
     if folder is not None:

@@ -85,6 +85,7 @@ def propose(experiment: Experiment, federation: Federation, carrier: Carrier, te
     rehearsed = rehearse(experiment, schema, training, sums)
     return Study(
         federation=federation.id,
+        proposal=token_hex(16),
         experiment=_plain(experiment),
         schema=schema,
         participants={name: Participant(federation.clients[name]["signing"], card["evaluates"]) for name, card in cards.items()},

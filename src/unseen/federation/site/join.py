@@ -10,7 +10,8 @@ from typing import Any
 
 from unseen.engines.child import ChildEnded, ChildProcess
 from unseen.errors import BadInput, SiteProcessLost
-from unseen.federation.folder import answer_letters, parse_carrier
+from unseen.federation.folder.place import parse_carrier
+from unseen.federation.folder.site import answer_letters
 from unseen.federation.kits import open_kit
 from unseen.federation.messages import SignedMessage
 

@@ -63,6 +63,7 @@ class Study:
     """The agreement. Plain values alone, so that its text is its meaning."""
 
     federation: str
+    proposal: str  # drawn for each proposal: the same experiment proposed again is another study
     experiment: dict[str, Any]  # as `Experiment.description`, without what each machine decides for itself
     schema: dict[str, Any]  # what the sites' data have in common
     participants: dict[str, Participant]
@@ -154,7 +155,15 @@ def _problems(told: Any) -> list[str]:
     if told.keys() != known:
         return [f"it lacks or adds {', '.join(sorted(map(str, told.keys() ^ known)))}"]
     problems = []
-    kinds: dict[str, type] = {"federation": str, "experiment": dict, "schema": dict, "participants": dict, "weights": dict, "plan": list}
+    kinds: dict[str, type] = {
+        "federation": str,
+        "proposal": str,
+        "experiment": dict,
+        "schema": dict,
+        "participants": dict,
+        "weights": dict,
+        "plan": list,
+    }
     kinds |= {"minimum_clients": int, "sums": bool}
     wrong = [key for key, kind in kinds.items() if type(told[key]) is not kind]
     if wrong:
