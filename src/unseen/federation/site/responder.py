@@ -172,7 +172,7 @@ class Responder:
         if not held.agreed:
             raise Rejected("study: who else approved it has not been told")
         self._approver.check(held)
-        self._refuse_unplanned(held, place)
+        self._refuse_unplanned(held, place, step)
         given = held.open_place(place, step, question)
         if given is not None:
             return self._signed(given.header, given.payload)
@@ -192,10 +192,10 @@ class Responder:
             up = Checker(runner.world).clamped(up, self._policy.privacy.announced_samples)  # noise gives accuracies beyond 1
         return self._let_out(held, place, step, question, up, staged)
 
-    def _refuse_unplanned(self, held: HeldStudy, place: Place) -> None:
+    def _refuse_unplanned(self, held: HeldStudy, place: Place, step: int) -> None:
         """A place that the study has, for this site."""
         study = held.study
-        if study.task_at(place.round, place.ask) is None or (place.round == 0 and place.ask == SCORING_ASK):
+        if study.task_at(place.round, place.ask) is None or (place.round == 0 and place.ask == SCORING_ASK) or step != 0:
             raise Rejected("study: it has no question at this place")
         if place.ask == SCORING_ASK:
             self._policy.check_score(place.round == study.rounds)
