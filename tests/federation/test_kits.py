@@ -206,7 +206,7 @@ def test_mistakes_on_the_command_line(tmp_path: Path) -> None:
     for arguments, text in (
         ([*run, "flower"], "--federation DIR"),
         ([*run, "flowr"], "did you mean 'flower'"),
-        ([*run, "local", "--deadline", "5"], "add --engine flower"),
+        ([*run, "local", "--deadline", "5"], "deadline is for runs between machines"),
         (["serve", "--dir", str(tmp_path)], "no federation in"),
         (["join", str(tmp_path / "x.kit"), "--data", "styled-digits", "--dir", str(tmp_path / "s")], "no kit"),
         (["federation", "init", str(tmp_path / "f"), "--server", "a b", "--clients", "x"], "server 'a b'"),
