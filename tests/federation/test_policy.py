@@ -77,7 +77,7 @@ def test_everything_that_left_is_in_the_ledger(tiny: DomainDataset, tmp_path: Pa
 
 
 def test_privacy_is_spent_recorded_and_ends(tiny: DomainDataset, tmp_path: Path) -> None:
-    privacy = Privacy(on=True, clip=1.0, noise=2.0, most_epsilon=6.0)
+    privacy = Privacy(on=True, clip=1.0, noise=4.0, most_epsilon=6.0)
     records = go(tmp_path, tiny, policy=Policy(privacy=privacy), rounds=4).records
     spent = [record["notes"]["epsilon"]["a"] for record in records]
     assert 0 < spent[0] < spent[1] <= 6.0 and max(spent) <= 6.0

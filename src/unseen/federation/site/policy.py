@@ -31,6 +31,7 @@ class Privacy:
     noise: float = 1.0  # standard deviation of the noise, in multiples of clip
     delta: float = 1e-5
     most_epsilon: float = 10.0
+    announced_samples: int = 100  # leaves in place of every count of samples
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,10 @@ def read_policy(file: Path | None) -> Policy:
     problems += [f"kinds: no kind {k!r}{nearest(str(k), KINDS)}" for k in policy.kinds if k not in KINDS]
     if policy.scores not in ("every-round", "last-round"):
         problems.append(f"scores is {policy.scores!r}; expected 'every-round' or 'last-round'")
-    numbers = (privacy.clip, privacy.noise, privacy.most_epsilon)
-    if not (all(0 < number < math.inf for number in numbers) and 0 < privacy.delta < 1):
-        problems.append("privacy: expected finite clip > 0, noise > 0 and most_epsilon > 0, and 0 < delta < 1")
+    sensible = 1e-30 <= privacy.clip <= 1e30 and 1e-6 <= privacy.noise <= 1e6 and 0 < privacy.most_epsilon < math.inf
+    if not (sensible and 0 < privacy.delta < 1 and privacy.announced_samples >= 1):
+        expected = "clip from 1e-30 to 1e30, noise from 1e-6 to 1e6, a finite most_epsilon > 0, 0 < delta < 1 and announced_samples >= 1"
+        problems.append(f"privacy: expected {expected}")
     if problems:
         raise BadInput([f"{file}: {problem}" for problem in problems])
     return dataclasses.replace(policy, privacy=privacy)

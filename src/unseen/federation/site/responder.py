@@ -25,9 +25,11 @@ from unseen.experiment import read_experiment
 from unseen.federation.cards import as_agreed, card_of, site_world
 from unseen.federation.kits import Kit
 from unseen.federation.messages import Message, SignedMessage, open_message, sign
+from unseen.federation.site.budget import Budget
 from unseen.federation.site.ledger import Ledger, read_ledger
 from unseen.federation.site.policy import Policy, Rejected
-from unseen.federation.site.privacy import Accountant, privatised
+from unseen.federation.site.privacy import privatised
+from unseen.federation.site.same_data import _content as content_hash
 from unseen.federation.site.same_data import refuse_other_data
 from unseen.method import task_types
 from unseen.methods import METHODS
@@ -90,7 +92,7 @@ class Responder:
         asked = [e["question"] for e in read_ledger(self._ledger.file)] if self._ledger.file.exists() else []
         self._seen = set(asked) - set(asked[-1:])  # the answer to the last one may have been lost with the process that gave it
         self._last: tuple[SignedMessage, SignedMessage] | None = None
-        self._accountant = Accountant(policy.privacy, folder / "privacy.json")
+        self._budget = Budget(policy.privacy, content_hash(dataset), [])
         self._runner: tuple[str, TaskRunner] | None = None
         self._round: tuple[str, int] = ("", -1)  # of which `_left` counts the bytes
         self._left = 0
@@ -138,6 +140,9 @@ class Responder:
         if type(seed) is not int or not isinstance(share, int | float) or not 0 <= share < 1:
             raise Rejected("question: seed or validation is missing or out of range")
         card = card_of(self._dataset, self._evaluates, seed, float(share))
+        if self._policy.privacy.on:
+            announced = self._policy.privacy.announced_samples
+            card |= {"samples": 2 * announced, "train": 0 if self._evaluates else announced, "validation": announced}
         self._ledger.append([_entry(header, "hello", Place(0, 0), "card", "count", [], json.dumps(card).encode())])
         return {"status": "ok", "card": card}, b""
 
@@ -153,9 +158,11 @@ class Responder:
         except (CodecError, ValueError, TypeError) as error:
             raise Rejected(f"question: its payload is no {down_type.__name__}") from error
         up, staged = runner.run(task, down, self._kit.client, question.place, memory)
-        spent = 0.0
         if self._policy.privacy.on:
-            up, spent = privatised(up, down, self._policy.privacy), self._accountant.spend()
+            told = runner.world.dataset.task
+            names = [*told.metrics, *([told.own_metric.name] if told.own_metric else [])]
+            up = privatised(up, down, self._policy.privacy, names)
+        spent = self._budget.spend()
         payload = self._let_out(message.header, question, up)
         log.info("round %d: %s answered, %d bytes", question.place.round, question.task, len(payload))
         return {"status": "ok", "staged": staged, **({"epsilon": spent} if self._policy.privacy.on else {})}, payload
@@ -168,8 +175,7 @@ class Responder:
             self._policy.check_score(question.last)
         elif self._evaluates:
             raise Rejected("evaluate-only: the data of this site do not train")
-        if self._policy.privacy.on:
-            self._accountant.refuse_overspent()
+        self._budget.refuse_overspent()
 
     def _runner_for(self, question: _Question) -> TaskRunner:
         """The world of this experiment, made once: data and networks stay in memory between questions."""
