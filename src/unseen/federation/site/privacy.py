@@ -28,7 +28,7 @@ from unseen.payload import Payload, bases, declarations, is_by_name, refuse_unus
 
 __all__ = ["privatised"]
 
-_AT_ONCE = 2**20  # numbers
+_AT_ONCE = 2**18  # numbers
 _ROOM = 1 + 2.0**-20  # for what float64 rounds while a norm is added up: at most 2^-53 for each of up to 2^32 numbers
 
 
