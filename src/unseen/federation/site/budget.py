@@ -65,7 +65,7 @@ def _opacus() -> Any:
 class Budget:
     """What the answers over one site's data have spent. `data` is the SHA-256 of their content, `spent` what the ledger knows of them.
 
-    The state lies in `state`, else in UNSEEN_STATE, else in the platform's folder for it. While it cannot be read or written, nothing leaves.
+    The state lies in `state`, else in UNSEEN_STATE, else in the platform's folder for it. Where it cannot be read, nothing leaves.
     """
 
     def __init__(self, privacy: Privacy, data: str, spent: Sequence[Spent], state: Path | None = None) -> None:

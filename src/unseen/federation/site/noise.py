@@ -51,7 +51,7 @@ class GridNoise:
         """Values on the grid with noise. They are rounded towards zero, so their norm does not grow. Each is below 2^53 steps."""
         steps = np.trunc(values / self.grid).astype(np.int64)
         steps += self._gaussian.draw(len(steps))
-        return steps * self.grid
+        return steps.astype(np.float64) * self.grid
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _proposal(sigma: float) -> _Proposal:
     Its ratio is at most 1 as well: c times beyond the end, (c * end + start)^2 >= c * end^2 + start^2, and exp(-end^2 / (2 sigma^2))
     is at most 2^-16.
     """
-    bits = max(0, math.floor(math.log2(sigma)) - 4)
+    bits = max(0, math.frexp(sigma)[1] - 5)
     cells = math.ceil(_REACH * sigma / 2**bits) + 1
     heights = [math.exp(-((cell * 2.0**bits / sigma) ** 2) / 2) for cell in range(cells)]
 
@@ -117,7 +117,9 @@ class DiscreteGaussian:
             taken[one] = self._takes(int(sizes[one]), int(cells[one]), int(times[one]), int(coins[one]))
         negative = (words >> np.uint64(_TABLE_BITS)).astype(np.int64) & 1
         taken &= (sizes | (1 - negative)) > 0  # zero has one sign
-        return np.where(negative, -sizes, sizes)[taken]
+        signed = np.where(negative, -sizes, sizes)
+        accepted: NDArray[np.int64] = signed[taken]
+        return accepted
 
     def _times_beyond(self, cells: NDArray[np.int64]) -> NDArray[np.int64]:
         """How often each proposal went beyond the table's end; its cell is replaced by where it ended up."""

@@ -164,9 +164,10 @@ def read_policy(file: Path | None) -> Policy:
     for name, value in vars(policy).items():
         if isinstance(value, int | float) and not 0 <= value < math.inf:
             problems.append(f"{name} is {value}; expected a finite number from 0")
-    numbers = (privacy.clip, privacy.noise, privacy.most_epsilon)
-    if not (all(0 < number < math.inf for number in numbers) and 0 < privacy.delta < 1 and privacy.announced_samples >= 1):
-        problems.append("privacy: expected finite clip > 0, noise > 0 and most_epsilon > 0, 0 < delta < 1, and announced_samples from 1")
+    sensible = 1e-30 <= privacy.clip <= 1e30 and 1e-6 <= privacy.noise <= 1e6 and 0 < privacy.most_epsilon < math.inf
+    if not (sensible and 0 < privacy.delta < 1 and privacy.announced_samples >= 1):
+        expected = "clip from 1e-30 to 1e30, noise from 1e-6 to 1e6, a finite most_epsilon > 0, 0 < delta < 1 and announced_samples >= 1"
+        problems.append(f"privacy: expected {expected}")
     if problems:
         raise BadInput([f"{file}: {problem}" for problem in problems])
     return dataclasses.replace(policy, privacy=privacy)

@@ -28,7 +28,7 @@ from unseen.payload import Payload, bases, declarations, is_by_name, refuse_unus
 
 __all__ = ["privatised"]
 
-_AT_ONCE = 2**20  # numbers
+_AT_ONCE = 2**18  # numbers
 _ROOM = 1 + 2.0**-20  # for what float64 rounds while a norm is added up: at most 2^-53 for each of up to 2^32 numbers
 
 
@@ -92,8 +92,8 @@ def _same_names(up: Payload, down: Payload, based: dict[str, str], metrics: Coll
         value = getattr(up, name)
         if value is None or without_none(hints_of(type(up))[name])[0] != dict[str, float]:
             continue
-        names = getattr(down, based[name]) if name in based else metrics if told.kind == "score" else None
-        if not names or not isinstance(names, Collection):
+        names = getattr(down, based[name]) if name in based else metrics if metrics and told.kind == "score" else None
+        if not isinstance(names, Collection):
             raise Rejected(f"privacy: nobody fixed the names of the numbers in {name}, so they could tell of the data")
         fixed[name] = {key: value.get(key, 0.0) for key in names}
     return fixed
@@ -109,7 +109,7 @@ def _start(up: Payload, name: str, down: Payload, base: str) -> Any:
 
 def _clip(changes: Callable[[], Iterator[NDArray[np.float64]]], clip: float) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """What makes all changes together no longer than `clip`. They are looked at twice; neither a sum nor a quotient can run over."""
-    largest = max((float(np.abs(change).max()) for change in changes()), default=0.0)
+    largest = float(np.max([np.abs(change).max() for change in changes()], initial=0.0))  # NaN if one is, unlike Python's max
     if not math.isfinite(largest):
         raise Rejected("privacy: the answer's difference from the question is not finite")
     if largest == 0:
@@ -139,8 +139,8 @@ def _parts(value: Tensor, start: Tensor | None) -> Iterator[NDArray[np.float64]]
     """The differences of a tensor's numbers from where they started, some at a time."""
     flat, before = value.detach().reshape(-1), None if start is None else start.detach().reshape(-1)
     for begin in range(0, len(flat), _AT_ONCE):
-        part = flat[begin : begin + _AT_ONCE].cpu().double().numpy()
-        yield part if before is None else part - before[begin : begin + _AT_ONCE].cpu().double().numpy()
+        part = flat[begin : begin + _AT_ONCE].cpu().double()
+        yield (part if before is None else part - before[begin : begin + _AT_ONCE].cpu().double()).numpy()
 
 
 def _tensor(name: str, value: Any) -> Tensor:

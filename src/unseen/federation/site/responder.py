@@ -178,8 +178,7 @@ class Responder:
             return self._signed(given.header, given.payload)
         runner = self._runner_for(held)
         memory = self._memory(held, place, header["versions"])
-        if self._policy.privacy.on:
-            self._budget.refuse_overspent()
+        self._budget.refuse_overspent()
         path = held.study.task_at(place.round, place.ask)
         assert path is not None
         task = find_task(path, runner.world.experiment.method)
@@ -188,7 +187,9 @@ class Responder:
         up, staged = runner.run(task, down, self._kit.client, place, memory)
         refuse_unusable(up, type(up))
         if self._policy.privacy.on:
-            up = privatised(up, down, self._policy.privacy)
+            told = runner.world.dataset.task
+            names = [*told.metrics, *([told.own_metric.name] if told.own_metric else [])]
+            up = privatised(up, down, self._policy.privacy, names)
             up = Checker(runner.world).clamped(up, self._policy.privacy.announced_samples)  # noise gives accuracies beyond 1
         return self._let_out(held, place, step, question, up, staged)
 
