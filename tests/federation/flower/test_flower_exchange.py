@@ -49,7 +49,7 @@ class Link:
 
 
 def outcome(link: Any, seconds: float = 5.0) -> list[tuple[str, SignedMessage | str]]:
-    exchange, came = _RoundTrip({"a": MESSAGE}, {"a": b"key"}, seconds), list[tuple[str, SignedMessage | str]]()
+    exchange, came = _RoundTrip({"a": MESSAGE}, lambda: {"a": b"key"}, seconds), list[tuple[str, SignedMessage | str]]()
     while not exchange.over:
         came += exchange.go_on(link)
     return [*came, *exchange.late()]
