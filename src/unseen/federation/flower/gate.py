@@ -31,7 +31,7 @@ from unseen.errors import BadInput
 from unseen.federation.flower.members import Member, Members
 from unseen.federation.flower.owner import bind_for_owner
 
-__all__ = ["Gate", "listen"]
+__all__ = ["CALLS", "Gate", "Listener", "listen", "signed_by"]
 
 _SMALL, _PIECE = 2**20, 2**23  # bytes; Flower cuts what is sent into pieces of 5 MiB
 # What a SuperNode calls (flwr.supernode.fleet_http_connection), and the most bytes that it may bring along. It could also register and
@@ -54,6 +54,8 @@ _CALLS_AT_ONCE = 16  # of one site; its SuperNode makes two or three
 _CONNECTIONS, _FROM_ONE_ADDRESS = 1000, 250  # several sites may share an address
 _HEAD_SECONDS, _SILENCE, _LONGEST = 10.0, 60.0, 1800.0  # until a question is asked, without a byte of it, until it is answered
 _LOOK = 1.0  # seconds between two looks at the certificate
+_LOG = logging.getLogger("unseen.gate")
+_LOG.setLevel(logging.ERROR)  # a stranger must not fill a log
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -149,7 +151,7 @@ class _Connection(H11Protocol):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.logger = logging.getLogger("unseen.gate")  # of errors alone: a stranger must not fill a log
+        self.logger = _LOG
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -202,29 +204,41 @@ class _Certificate:
                 self._shown = version
 
 
+class Listener:
+    """Flower's application on two sockets: through the gate on the public port, and as it is for the owner."""
+
+    def __init__(self, folder: Path, app: App, where: tuple[str, int], certificate: tuple[str, str], log_config: Any = None) -> None:
+        common: dict[str, Any] = {"log_config": log_config, "access_log": False, "ws": "none", "proxy_headers": False}
+        common |= {"server_header": False, "date_header": False, "timeout_graceful_shutdown": 1}
+        outside = uvicorn.Config(Gate(app, Members(folder)), http=_Connection, lifespan="off", **common)
+        outside.load()
+        self._certificate = _Certificate(*certificate)
+        outside.ssl = self._certificate.context
+        family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
+        self._door = _Door(socket.create_server(where, family=family, backlog=outside.backlog))
+        self._for_owner = bind_for_owner(folder)
+        self._outside, self._inside = uvicorn.Server(outside), uvicorn.Server(uvicorn.Config(app, **common))
+
+    @property
+    def port(self) -> int:
+        return int(self._door.getsockname()[1])
+
+    async def serve(self) -> None:
+        watching = asyncio.create_task(self._watch_certificate())
+        # A signal ends the one that was started last, which passes it on to the other.
+        await asyncio.gather(self._inside.serve([self._for_owner]), self._outside.serve([self._door]))
+        watching.cancel()
+
+    async def _watch_certificate(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK)
+            self._certificate.take_up()
+
+    def stop(self) -> None:
+        self._inside.should_exit = self._outside.should_exit = True
+
+
 def listen(folder: Path, app: App, *, host: str, port: int, ssl_certfile: str, ssl_keyfile: str, log_config: Any, **_unused: Any) -> None:
     """Serve Flower's application until told to end; it stands in for `uvicorn.run` in the SuperLink's process."""
     asyncio.constants.SSL_HANDSHAKE_TIMEOUT = _HEAD_SECONDS  # type: ignore[attr-defined]
-    logging.getLogger("unseen.gate").setLevel(logging.ERROR)
-    common: dict[str, Any] = {"log_config": log_config, "access_log": False, "ws": "none", "proxy_headers": False}
-    common |= {"server_header": False, "date_header": False, "timeout_graceful_shutdown": 1}
-    inside = uvicorn.Config(app, **common)
-    outside = uvicorn.Config(Gate(app, Members(folder)), http=_Connection, lifespan="off", **common)
-    certificate = _Certificate(ssl_certfile, ssl_keyfile)
-    outside.load()
-    outside.ssl = certificate.context
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    door = _Door(socket.create_server((host, port), family=family, backlog=outside.backlog))
-
-    async def serve() -> None:
-        async def watch() -> None:
-            while True:
-                await asyncio.sleep(_LOOK)
-                certificate.take_up()
-
-        watching = asyncio.create_task(watch())
-        # A signal ends the one that was started last, which passes it on to the other.
-        await asyncio.gather(uvicorn.Server(inside).serve([bind_for_owner(folder)]), uvicorn.Server(outside).serve([door]))
-        watching.cancel()
-
-    asyncio.run(serve())
+    asyncio.run(Listener(folder, app, (host, port), (ssl_certfile, ssl_keyfile), log_config).serve())

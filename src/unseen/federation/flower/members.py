@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -55,7 +56,7 @@ def _read(folder: Path) -> dict[bytes, Member]:
     for name, keys in read_federation(folder).clients.items():
         try:
             key = serialization.load_ssh_public_key(keys["node"].encode())
-        except ValueError as error:
+        except (ValueError, UnsupportedAlgorithm) as error:
             raise BadInput(f"the key of {name} in {folder / 'federation.json'} cannot be read: {error}") from error
         if not isinstance(key, EllipticCurvePublicKey):
             raise BadInput(f"the key of {name} in {folder / 'federation.json'} is of another kind; expected an elliptic curve")
