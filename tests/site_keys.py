@@ -16,17 +16,27 @@ from unseen.files import write_atomically
 
 
 class SiteKey:
-    """The key of a member; `hand_out` makes a new one and writes it into the federation's folder."""
+    """A key; `hand_out` makes one and writes it into the federation's folder as a site's."""
 
-    def __init__(self, private: bytes) -> None:
-        self.private: Any = serialization.load_ssh_private_key(private, None)
+    def __init__(self, private: bytes | None = None) -> None:
+        self.private: Any = serialization.load_ssh_private_key(private or keys.node_key()[0], None)
         self.public: bytes = public_key_to_bytes(self.private.public_key())
 
     @classmethod
     def hand_out(cls, federation: Path, site: str) -> SiteKey:
         private, public = keys.node_key()
-        rewrite(federation, {**members(federation), site: {**members(federation).get(site, {}), "node": public.decode()}})
+        clients = members(federation)
+        entry = clients.get(site) or next(
+            iter(clients.values())
+        )  # a new one has the other keys of an old one, which count for nothing here
+        rewrite(federation, {**clients, site: {**entry, "node": public.decode()}})
         return cls(private)
+
+    @property
+    def entry(self) -> str:
+        """As a federation's folder names it."""
+        public = self.private.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        return str(public.decode())
 
     def headers(self, age: float = 0.0, **changed: bytes) -> list[tuple[bytes, bytes]]:
         """What goes with a call: key, time and signature, as Flower's own client gives them."""

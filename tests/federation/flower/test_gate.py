@@ -118,7 +118,7 @@ def test_neither_by_another_method_a_query_or_a_path_that_means_two_things(feder
 
 
 def test_who_did_not_sign_now_with_a_members_key_gets_nothing(federation: Federation, north: SiteKey) -> None:
-    stranger, south = SiteKey(keys.node_key()[0]), SiteKey.hand_out(federation.path, "south")
+    stranger, south = SiteKey(), SiteKey.hand_out(federation.path, "south")
     good = north.headers()
     forged = {
         "nothing": [],
@@ -148,7 +148,7 @@ def test_a_signed_time_is_good_for_five_minutes(age: float, let_in: bool, federa
 
 @given(st.lists(st.tuples(st.sampled_from([b"flwr-public-key", b"flwr-signature", b"flwr-timestamp"]), st.binary(max_size=80)), max_size=5))
 def test_no_headers_make_the_gate_stumble(headers: Headers) -> None:
-    key = SiteKey(keys.node_key()[0])
+    key = SiteKey()
     known: Any = {key.public: type("Known", (), {"name": "north", "key": key.private.public_key()})}
     assert signed_by(known, headers) is None
     assert signed_by(known, [key.headers()[0], *headers]) is None
