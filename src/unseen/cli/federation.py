@@ -38,6 +38,7 @@ def serve(
     folder: Annotated[Path, typer.Option("--dir", help="the federation's folder")],
     host: Annotated[str, typer.Option(help="address to listen on")] = "0.0.0.0",  # noqa: S104
     port: Annotated[int | None, typer.Option(help="port to listen on; default the federation's")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="put the SuperLink's state aside first, and begin with a new one")] = False,
 ) -> None:
     """Run the server of a federation until stopped.
 
@@ -52,7 +53,7 @@ def serve(
         federation = read_federation(folder)
         for warning in federation.warnings:
             _say(f"warning: {warning}")
-        run_server(federation, host, port or federation.port, _say)
+        run_server(federation, host, port or federation.port, _say, fresh)
 
 
 def join(

@@ -140,7 +140,9 @@ def strangers_stay_out(federation: Loopback, tmp_path: Path) -> None:
         (stale.path / name).write_bytes(content)
     server = CertificateServer(stale.path / "server.pem", stale.path / "secrets/server.key", stale.port)
     kits = {
-        "not connected: [code: 2004]": own_kit(federation.path, tmp_path / "stranger", node_key=keys.SiteKeys.make().files["node.key"]),
+        "not connected: the server does not know this site": own_kit(
+            federation.path, tmp_path / "stranger", node_key=keys.SiteKeys.make().files["node.key"]
+        ),
         "certificate verify failed": elsewhere.path / "kits/south.kit",
         "certificate has expired": own_kit(stale.path, tmp_path / "visitor", ca_pem=authority.pem),
     }
