@@ -118,8 +118,9 @@ class TarSource(Source):
             for number, member in enumerate(tar, 1):
                 refuse_members(number, packed, label)
                 members[_plain_name(member.name)] = member
+        plain = file.seek(0, io.SEEK_END)
         for name, member in members.items():
-            refuse_size(member.size, file.seek(0, io.SEEK_END), f"{name} in {label}")
+            refuse_size(member.size, plain, f"{name} in {label}")
         _refuse(label, [problem for m in members.values() if (problem := _unsafe_member(m))])
         targets = {name: _followed(name, members) for name, m in members.items() if not m.isdir()}
         _refuse(label, [f"{name} is a link to nothing in the archive" for name, m in targets.items() if m is None])
