@@ -66,8 +66,10 @@ def export(
         )
     if styles and not run.has_images:
         raise BadInput(f"--styles needs the training sites' images, which are not at hand for {folder}; leave it out")
-    if out is None and (out := folder / f"export-{to}").is_symlink():
-        raise BadInput(f"{out} is a link, and may lead anywhere; say with --out where the model shall lie")
+    usual = folder / f"export-{to}"
+    if out is None and usual.is_symlink():
+        raise BadInput(f"{usual} is a link, and may lead anywhere; say with --out where the model shall lie")
+    out = out or usual
     if out.exists() and not out.is_dir():
         raise BadInput(f"{out} is a file; --out needs a folder")
     deployable = Deployable(run.net, run.world.dataset.pixels).eval()

@@ -72,6 +72,8 @@ def signer_of(values: Mapping[str, Any], markdown: bytes | None) -> ModelSigner 
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+    if _anybody_can_sign_for(note["key"]):
+        raise BadInput("its signature is by a key for which anybody can sign")
     covered = {**values, "signature": {k: v for k, v in note.items() if k != "value"}}
     try:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(note["key"])).verify(bytes.fromhex(note["value"]), _signed_bytes(covered))
@@ -80,6 +82,15 @@ def signer_of(values: Mapping[str, Any], markdown: bytes | None) -> ModelSigner 
     if markdown is not None and _hash(markdown) != note["card.md"]:
         raise BadInput("card.md beside it was changed after it was signed")
     return ModelSigner(note["key"], note["name"])
+
+
+def _anybody_can_sign_for(key: str) -> bool:
+    """Whether the key is a point of small order, or written in another way than the one that counts (RFC 8032, Section 5.1.3)."""
+    prime, y = 2**255 - 19, int.from_bytes(bytes.fromhex(key), "little") % 2**255
+    return y >= prime or y in (0, 1, prime - 1, _ORDER_EIGHT, prime - _ORDER_EIGHT)
+
+
+_ORDER_EIGHT = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826  # y of two of the four points of order 8
 
 
 def refuse_other_signer(found: ModelSigner | None, expected: str, where: Path) -> None:
@@ -103,7 +114,7 @@ def expected_keys(text: str) -> set[str]:
     path = Path(text)
     try:
         files = [path] if path.is_file() else [f for name in _FILES_OF_KEYS if (f := path / name).is_file()]
-        known = {key for file in files for key in _keys_in(file)}
+        known = {key for file in files for key in _keys_in(file)} if plain else set()
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{text!r} cannot be read as a file of keys ({type(error).__name__}: {error})") from None
     if not known:

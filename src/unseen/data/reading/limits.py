@@ -36,7 +36,7 @@ def refuse_size(size: int, packed: int, what: str, *, whole: bool = False) -> No
     """BadInput if a file of `packed` bytes must not become one of `size`; with `whole`, if an archive must not become so many files."""
     most = _most(packed, whole)
     if size > most:
-        raise BadInput(_too_large(what, f"unpacks to {_megabytes(size)}", packed, most))
+        raise BadInput(_too_large(what, f" and unpacks to {_megabytes(size)}" if size != packed else "", packed, most))
 
 
 def refuse_members(number: int, packed: int, what: str) -> None:
@@ -83,7 +83,7 @@ def _parts(stream: BinaryIO, packed: int, what: str, whole: bool) -> Iterator[by
         while part := stream.read(_PART):
             size += len(part)
             if size > most:
-                raise BadInput(_too_large(what, "unpacks to more than that", packed, most))
+                raise BadInput(_too_large(what, " and unpacks to more", packed, most))
             yield part
 
 
@@ -92,7 +92,7 @@ def _most(packed: int, whole: bool) -> int:
 
 
 def _too_large(what: str, becomes: str, packed: int, most: int) -> str:
-    return f"{what} has {_megabytes(packed)} and {becomes}; at most {_megabytes(most)} are taken. {_HOW_TO_RAISE}"
+    return f"{what} has {_megabytes(packed)}{becomes}; at most {_megabytes(most)} are taken. {_HOW_TO_RAISE}"
 
 
 _HOW_TO_RAISE = f"If you trust who made it, {LIMITS}=10 in the environment makes all limits ten times as large"
