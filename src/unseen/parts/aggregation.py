@@ -92,6 +92,10 @@ class Aggregation(Configured, ABC):
     def combine(self, clients: Cohort, updates: Updates, before: Aggregate) -> Aggregate:
         """The next global model, with the weight that each client had in it. A client that is not among the updates has no part in it."""
 
+    def merged(self, states: Mapping[str, State], weights: Mapping[str, float]) -> State:
+        """Further networks that clients sent beside their models, as one: their mean by the weights that the clients had."""
+        return mean((state, weights.get(client, 0.0)) for client, state in states.items())
+
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         """Why this aggregation cannot run here, one sentence each."""
         return ()
