@@ -54,7 +54,8 @@ class Combining(Configured):
                         kept[client] = sent
                 yield client, up
 
-        trained, norms = clients.entries("parameters"), dict[str, float]()
+        trained = clients.entries("parameters") if self.bound or self.server else []
+        norms: dict[str, float] = {}
         updates = self.bound.bounded(arriving(), before.model, trained, norms) if self.bound else arriving()
         after = self.aggregation.combine(clients, updates, before)
         weights = after.weights or dict.fromkeys(clients.names, 1.0)
