@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["append_whole", "write_atomically"]
+__all__ = ["OWNER_ALONE", "append_whole", "write_atomically"]
+
+OWNER_ALONE = 0o600  # the mode of a file that nobody else may read
 
 
 def write_atomically(path: Path, data: bytes | str, mode: int = 0o666) -> None:

@@ -203,7 +203,7 @@ class Method(Configured, ABC, Generic[S]):
         """What a site's policy may bound, by name: how much of an image a declared kind shows. By default what its parts say.
 
         `spectrum_reach` is the reach of the window of amplitudes, as a part of each side; `images_per_spectrum` how many images a
-        spectrum is the mean of.
+        spectrum is the mean of; `images_per_direction` how many a gradient that leaves beside a model rests on (1: a mini-batch's).
         """
         return {name: value for part in parts_in(self) if hasattr(part, "exposures") for name, value in part.exposures().items()}
 
