@@ -64,7 +64,7 @@ class RunFolder:
         self.model, self.best = path / "model.safetensors", path / "best.safetensors"
         self.memory = path / "memory"
         self._lock = FileLock(path / ".lock", timeout=0)
-        self._mode: int | None = None  # of new files; none: as the umask says
+        self._mode = 0o666  # of new files; none: as the umask says
 
     def claim(self, run: Mapping[str, Any], resume: bool, defaults: Mapping[str, Any] | None = None) -> bool:
         """Take the folder for this run. True if it held the run already. Nothing is written before all is known to be well.

@@ -21,6 +21,7 @@ from unseen.federation.server.journal import Journal
 from unseen.federation.study.approvals import Approval, read_approval
 from unseen.federation.study.rehearsal import rehearse
 from unseen.federation.study.study import Participant, Study, read_signed_study
+from unseen.files import OWNER_ALONE, write_atomically
 from unseen.method import Refused
 from unseen.own_code import MEMORY, names_code, texts_in
 from unseen.world import World
@@ -49,7 +50,7 @@ class FederatedRun:
         return self.study.digest
 
     def engine(self, run: Path) -> FederationEngine:
-        (run / "study.json").write_bytes(self._signed)
+        write_atomically(run / "study.json", self._signed, OWNER_ALONE)
         return FederationEngine(self.world, self.study, self._samples, self._exchange, self._terms, run)
 
     def end(self, run: Path) -> None:

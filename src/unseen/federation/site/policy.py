@@ -119,7 +119,8 @@ class Policy:
             if row.grows and not self.fields_that_grow:
                 yield f"fields_that_grow: {row.field} grows with the data"
         for kind in sorted(facts.passed_on - {*self.others_see}):
-            yield f"others_see: other sites would get a {kind} of this site; only {', '.join(self.others_see) or 'nothing'} may be passed on"
+            allowed = ", ".join(self.others_see) or "nothing"
+            yield f"others_see: other sites would get a {kind} of this site; only {allowed} may be passed on"
         if facts.trains and facts.samples[0] < self.fewest_images:
             yield f"fewest_images: fewer than {self.fewest_images} train"
         if 0 < facts.samples[1] < self.fewest_validation:

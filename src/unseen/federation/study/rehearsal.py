@@ -163,5 +163,5 @@ def hash_of_state(state: State) -> str:
     for name, tensor in sorted(state.items()):
         plain = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {plain.dtype} {tuple(plain.shape)} ".encode())
-        digest.update(memoryview(plain.reshape(-1).view(torch.uint8).numpy()))
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
