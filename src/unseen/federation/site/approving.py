@@ -174,7 +174,7 @@ class Approver:
         return self._parts(study, as_agreed(self._dataset, study.schema))[0]
 
     def _refuse_beyond_rules(self, study: Study) -> None:
-        """By rule only so many studies over the same data, and only so many ways to part them: two that differ in an image would tell it."""
+        """By rule only so many studies over the same data, and ways to part them: two that differ in one image would tell it."""
         before = [e for e in self._ledger.entries() if e.get("kind") == "approval" and e.get("data") == self._data]
         if sum(e.get("by") == "rule" for e in before) >= self._policy.most_studies:
             raise Rejected(

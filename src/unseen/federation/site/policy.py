@@ -109,6 +109,8 @@ class Policy:
             if name in facts.exposures and not least <= facts.exposures[name] <= most:
                 bound = f"at most {most:g}" if name == "spectrum_reach" else f"at least {least:g}"
                 yield f"{name}: {facts.exposures[name]:g}, {bound} is allowed"
+        if facts.exposures.get("images_per_direction", math.inf) < self.fewest_images:
+            yield "fewest_images: the perturbed model would tell the gradient of a few images; use direction = sample"
         for row in facts.plan:
             if row.kind == "nothing":
                 continue
