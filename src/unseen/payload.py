@@ -54,14 +54,26 @@ class Declaration:
     role: str  # of which network of the run
     part: Part  # of that network's state
     grows: bool  # with a client's data
+    mean: bool = False  # the server needs only its weighted mean over the clients
 
 
-def carries(kind: Kind, *, of: str | None = None, role: str = "task", part: Part = "whole", grows_with_data: bool = False) -> Any:
+def carries(
+    kind: Kind,
+    *,
+    of: str | None = None,
+    role: str = "task",
+    part: Part = "whole",
+    grows_with_data: bool = False,
+    mean: bool = False,
+) -> Any:
     """Declare a payload field: `model: State = carries("model")`, `change: State = carries("update", of="model", part="head")`.
 
     `of` names a field of the question: the weights that a model was trained from, that an update is a change of, or the candidates
     that scores are about. A model that leaves it out is a version of the only model of its role in the question. `role` and `part`
     say which network's state it is, and which part of it: the head alone, or everything but normalisation.
+
+    `mean` says that the server needs nothing of a field but its mean over the clients, each weighted by the answer's `count` (by 1 where
+    there is none, or it is None): then a secure sum can hide the single answers.
     """
     if kind not in _TYPES:
         raise TypeError(f"a payload field of kind {kind!r}; expected one of {', '.join(_TYPES)}")
@@ -69,7 +81,7 @@ def carries(kind: Kind, *, of: str | None = None, role: str = "task", part: Part
         raise TypeError(f"a payload field with part {part!r}; expected one of {', '.join(get_args(Part))}")
     if kind not in OF_A_NETWORK and (role, part) != ("task", "whole"):
         raise TypeError(f"a payload field of kind {kind!r} has no role or part; those are of {', '.join(OF_A_NETWORK)}")
-    return dataclasses.field(metadata={"declaration": Declaration(kind, of, role, part, grows_with_data)})
+    return dataclasses.field(metadata={"declaration": Declaration(kind, of, role, part, grows_with_data, mean)})
 
 
 def declarations(payload: type[Payload]) -> dict[str, Declaration]:

@@ -209,6 +209,9 @@ class Assessed(Aggregation):
                 'would have none; raise `validation`, or use aggregation = "mean"'
             )
 
+    def needs_each(self) -> Iterable[str]:
+        yield f"the aggregation {self.name} sends each client's model to the others, who assess it"
+
     def notes(self, state: Any) -> dict[str, Any]:
         aggregate = aggregate_in(state)
         total = sum(aggregate.weights.values())
