@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from unseen.errors import RefusedReply
 from unseen.federation.sums.context import SumContext, digest, hex_bytes, pack
@@ -22,6 +23,7 @@ __all__ = ["MOST_WITH_EVERYONE", "PublicKeys", "Roster", "partners_of"]
 
 MOST_WITH_EVERYONE = 32
 _ENTRIES = ("mask", "box", "seal")
+_ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(32))
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,20 @@ class PublicKeys:
         keys = cls(**hex_bytes(rest, _ENTRIES, 32, "keys"), signature=signature)
         if not context.is_signed("keys", keys._content(site), site, keys.signature):
             raise RefusedReply(f"keys that {site} did not sign for this sum")
+        _refuse_weak(keys.mask, keys.box)
         return keys
 
     def _content(self, site: str) -> bytes:
         return pack([site, *(getattr(self, name).hex() for name in _ENTRIES)])
+
+
+def _refuse_weak(*keys: bytes) -> None:
+    """A key of low order agrees with every other on the same, and the library refuses to: it would stop all who must use it."""
+    try:
+        for key in keys:
+            _ANY_KEY.exchange(X25519PublicKey.from_public_bytes(key))
+    except ValueError:
+        raise RefusedReply("keys that agree on nothing") from None
 
 
 class Roster:

@@ -190,7 +190,7 @@ class ServerSum:
             with_words = survived.intersection(roster.partners[lost])
             secret = self._secret(lost, "masking", roster) if with_words else b""
             for site in sorted(with_words):
-                key = pair_key(secret, roster.keys[site].mask, site, bound)
+                key = pair_key(secret, roster.keys[site].mask, bound)
                 (minus if site < lost else plus).append(key)
         add_streams(next(iter(self._sums.values())), plus, minus)
 

@@ -96,7 +96,7 @@ class SiteSum:
         roster, bound = self._known(), bytes.fromhex(self._state["bound"])
         plus, minus = [self_key(self._secrets.own, bound)], list[bytes]()
         for partner in sorted(set(self._state["sharing"]).intersection(roster.partners[self._site])):
-            key = pair_key(self._secrets.mask, roster.keys[partner].mask, partner, bound)
+            key = pair_key(self._secrets.mask, roster.keys[partner].mask, bound)
             (plus if self._site < partner else minus).append(key)
         add_streams(words, plus, minus)
         answer = words.to_bytes()

@@ -10,7 +10,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from unseen.errors import RefusedReply
 from unseen.federation.sums.context import SumContext, derive
 from unseen.federation.sums.roster import PublicKeys, Roster
 from unseen.federation.sums.shamir import BYTES_OF_SHARE, RANDOM_BYTES, split
@@ -65,13 +64,13 @@ class SiteSecrets:
             return None
 
     def _cipher(self, roster: Roster, partner: str, sender: str, receiver: str) -> ChaCha20Poly1305:
-        agreed = _agreed(self._box, roster.keys[partner].box, partner)
+        agreed = _agreed(self._box, roster.keys[partner].box)
         return ChaCha20Poly1305(derive(agreed, "box", roster.digest, sender.encode(), receiver.encode()))
 
 
-def pair_key(secret: bytes, public: bytes, partner: str, bound: bytes) -> bytes:
+def pair_key(secret: bytes, public: bytes, bound: bytes) -> bytes:
     """The key of the stream that two sites mask with: one adds it, the other takes it off. `bound` is what both must have been shown."""
-    return derive(_agreed(secret, public, partner), "pair", bound)
+    return derive(_agreed(secret, public), "pair", bound)
 
 
 def self_key(own: bytes, bound: bytes) -> bytes:
@@ -94,8 +93,5 @@ def _public(secret: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
-def _agreed(secret: bytes, public: bytes, partner: str) -> bytes:
-    try:
-        return X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError:
-        raise RefusedReply(f"a key of {partner} that agrees on nothing") from None
+def _agreed(secret: bytes, public: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(public))
