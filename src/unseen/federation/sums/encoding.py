@@ -239,7 +239,9 @@ def _refuse_odd(pieces: list[_Piece], words: Words, up_type: type[Payload]) -> N
         plain = all(isinstance(key, str) for key in piece.path) and all(type(n) is int and n >= 0 for n in piece.shape)
         if not plain or not told[piece.field].mean or piece.type not in (*_TYPES, *_SCALARS) or type(piece.narrow) is not bool:
             raise ValueError(piece)
-        if piece.type in ("int", "float") and piece.shape:
+        bare, _ = without_none(hints_of(up_type)[piece.field])
+        depth = 2 if bare == dict[str, State] else 1 if bare in (State, dict[str, float]) else 0
+        if len(piece.path) != depth or (piece.type in ("int", "float") and piece.shape):
             raise ValueError(piece)
     sizes = {narrow: sum(piece.size for piece in pieces if piece.narrow is narrow) for narrow in (True, False)}
     if len(words.narrow) != sizes[True] or len(words.wide) != 1 + sizes[False]:
