@@ -21,7 +21,7 @@ from unseen.state import Part, State
 
 __all__ = [
     "OF_A_NETWORK", "Carried", "Declaration", "Kind", "Memory", "Nothing", "Payload", "State", "bases", "carried", "carries",
-    "declarations", "is_by_name", "is_mean", "refuse_unusable",
+    "declarations", "is_by_name", "refuse_unusable",
 ]  # fmt: skip
 
 Kind = Literal["model", "update", "gradient", "control", "statistic", "spectrum", "score", "count", "number", "text"]
@@ -98,12 +98,6 @@ def carries(
 def declarations(payload: type[Payload]) -> dict[str, Declaration]:
     """What each field of a payload carries."""
     return {field.name: field.metadata["declaration"] for field in dataclasses.fields(cast(Any, payload))}
-
-
-def is_mean(payload: type[Payload]) -> bool:
-    """Whether the server needs only the weighted mean of such answers: every field is declared so, but for the count that weighs."""
-    told = declarations(payload).values()
-    return any(one.mean for one in told) and all(one.mean or one.kind == "count" for one in told)
 
 
 def bases(down: type[Payload], up: type[Payload]) -> dict[str, str]:

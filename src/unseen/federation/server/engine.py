@@ -11,13 +11,15 @@ from unseen.engines.checking import Checker, outline_from_plain
 from unseen.engines.cohort import SCORING_ASK, RoundCohort, scored
 from unseen.engines.tasks import Place, answer_type, path_of
 from unseen.errors import BadInput, NoReplies, RefusedReply
+from unseen.federation.cards import Counts
 from unseen.federation.messages import Message
-from unseen.federation.server.exchange import Exchange, Terms
+from unseen.federation.server.exchange import Exchange
 from unseen.federation.server.journal import Arrived, Journal, PlaceJournal
+from unseen.federation.server.summing import Summing, file_names
 from unseen.federation.study.study import Study, phase_of
 from unseen.method import Refused
 from unseen.payload import Payload
-from unseen.runs.memory import FILE_OF_MEMORY, Memories, Versions
+from unseen.runs.memory import Memories, Versions
 from unseen.runs.traffic import Traffic
 from unseen.scoring import Model, Scores
 from unseen.world import World
@@ -41,9 +43,9 @@ class SiteMemories(Memories):
 class FederationEngine:
     """Answers a method's questions with the sites of a study."""
 
-    def __init__(self, world: World, study: Study, samples: Mapping[str, int], exchange: Exchange, terms: Terms, folder: Path) -> None:
+    def __init__(self, world: World, study: Study, counts: Mapping[str, Counts], exchange: Exchange, folder: Path) -> None:
         self.world, self.memory = world, SiteMemories()
-        self._study, self._samples, self._exchange, self._terms = study, samples, exchange, terms
+        self._study, self._counts, self._exchange = study, counts, exchange
         self._journal = Journal(folder / "answers")
         self._checker = Checker(world)
         self._spent: dict[str, float] = {}
@@ -66,7 +68,12 @@ class FederationEngine:
         if self._study.task_at(place.round, place.ask) != path:
             raise BadInput(f"the study has no question {path!r} at number {place.ask} of round {place.round}; propose it anew")
         journal = self._journal.at(place)
-        if not journal.closed:
+        if not journal.closed and self._study.is_summed(place.round, place.ask):
+            if not shared:
+                raise BadInput(f"{path} asks each client something else, and answers to different questions are not summed")
+            summing = Summing(self._study, self._counts, self._exchange, self._checker)
+            summing.ask(up_type, next(iter(downs.values())), sorted(downs), place, journal, lambda name, step: self._header(name, place, step))
+        elif not journal.closed:
             self._ask_the_rest(path, up_type, downs, place, shared, journal)
         arrived = journal.answers()
         self._refuse_too_few(path, place, arrived, journal)
@@ -103,13 +110,13 @@ class FederationEngine:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
             raise NoReplies(f"{good} of {len(arrived)} clients gave a usable answer to {path}, {needed} are needed ({reasons})")
 
-    def _header(self, client: str, place: Place) -> dict[str, Any]:
+    def _header(self, client: str, place: Place, step: int = 0) -> dict[str, Any]:
         return {
             "task": "ask",
             "study": self._study.digest,
             "round": place.round,
             "ask": place.ask,
-            "step": 0,
+            "step": step,
             "versions": self.memory.versions.get(client, {}),
         }
 
@@ -123,18 +130,8 @@ class FederationEngine:
         expected = outline_from_plain({row.field: row.shape for row in rows if row.shape is not None})
         epsilon = reply.header.get("epsilon")
         try:
-            staged = _file_names(reply.header.get("staged"))
-            self._checker.read(up_type, reply.payload, down, self._samples[client], expected)
+            staged = file_names(reply.header.get("staged"))
+            self._checker.read(up_type, reply.payload, down, sum(self._counts[client]), expected)
         except RefusedReply as refusal:
             return Refused(str(refusal))
         return journal.put(client, reply.payload, staged, epsilon if isinstance(epsilon, float) and epsilon >= 0 else None)
-
-
-def _file_names(staged: Any) -> dict[str, str]:
-    """The versions of memories that a site wrote, by kind; each name must be one that this site could have given."""
-    fits = (
-        isinstance(staged, dict) and len(staged) <= 100 and all(isinstance(f, str) and FILE_OF_MEMORY.fullmatch(f) for f in staged.values())
-    )
-    if not fits or not all(kind.isidentifier() for kind in staged):
-        raise RefusedReply("names memories in a way that is not taken")
-    return dict(staged)

@@ -19,6 +19,8 @@ from unseen.method import Refused
 
 __all__ = ["Arrived", "Journal", "PlaceJournal"]
 
+_SUM = "sum.answer"
+
 
 @dataclass(frozen=True)
 class Arrived:
@@ -42,6 +44,18 @@ class PlaceJournal:
         write_atomically(self._folder / f"{site}.json", json.dumps({"staged": staged, "epsilon": epsilon}))
         return Arrived(file, staged, epsilon)
 
+    def put_sum(self, payload: bytes, staged: Mapping[str, dict[str, str]], epsilon: Mapping[str, float]) -> None:
+        """What the sites answered on average: it stands for each of them."""
+        write_atomically(self._folder / _SUM, payload)
+        for site, files in staged.items():
+            about = {"staged": files, "epsilon": epsilon.get(site), "file": _SUM}
+            write_atomically(self._folder / f"{site}.json", json.dumps(about))
+
+    @property
+    def unfinished_sum(self) -> Path:
+        """Where a sum is kept between its steps."""
+        return self._folder / "sum.state"
+
     def close(self, refused: Mapping[str, str]) -> None:
         """Nobody is waited for any more: from now on these gave no usable answer, whatever comes."""
         write_atomically(self._folder / "refused", json.dumps(dict(refused)))
@@ -59,7 +73,7 @@ class PlaceJournal:
         found: dict[str, Arrived | Refused] = {}
         for file in sorted(self._folder.glob("*.json")):
             about: dict[str, Any] = json.loads(file.read_text())
-            found[file.stem] = Arrived(file.with_suffix(".answer"), about["staged"], about["epsilon"])
+            found[file.stem] = Arrived(self._folder / about.get("file", f"{file.stem}.answer"), about["staged"], about["epsilon"])
         if self.closed:
             found |= {site: Refused(reason) for site, reason in json.loads((self._folder / "refused").read_text()).items()}
         return found

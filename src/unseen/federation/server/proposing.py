@@ -21,6 +21,7 @@ from unseen.federation.server.journal import Journal
 from unseen.federation.study.approvals import Approval, read_approval
 from unseen.federation.study.rehearsal import rehearse
 from unseen.federation.study.study import Participant, Study, read_signed_study
+from unseen.federation.sums.summable import refusals
 from unseen.files import OWNER_ALONE, write_atomically
 from unseen.method import Refused
 from unseen.own_code import MEMORY, names_code, texts_in
@@ -41,9 +42,8 @@ class FederatedRun:
     world: World
     study: Study
     _signed: bytes
-    _samples: Mapping[str, int]
+    _counts: Mapping[str, Counts]
     _exchange: Exchange
-    _terms: Terms
 
     @property
     def agreement(self) -> str:
@@ -51,7 +51,7 @@ class FederatedRun:
 
     def engine(self, run: Path) -> FederationEngine:
         write_atomically(run / "study.json", self._signed, OWNER_ALONE)
-        return FederationEngine(self.world, self.study, self._samples, self._exchange, self._terms, run)
+        return FederationEngine(self.world, self.study, self._counts, self._exchange, run)
 
     def end(self, run: Path) -> None:
         """The run has its last round: the sites' single answers are not kept."""
@@ -82,6 +82,8 @@ def propose(experiment: Experiment, federation: Federation, carrier: Carrier, te
     _refuse_unfit(experiment, {name: card["evaluates"] for name, card in cards.items()}, wanted, terms)
     schema = agree(str(experiment.data), cards)
     training = sorted(name for name, card in cards.items() if not card["evaluates"])
+    if sums and (problems := list(refusals(experiment.method, len(training)))):
+        raise BadInput(problems)
     say(f"rehearsing {experiment.name} on made-up images")
     rehearsed = rehearse(experiment, schema, training, sums)
     return Study(
@@ -132,7 +134,7 @@ def begin(experiment: Experiment, study: Study, federation: Federation, carrier:
             say(f"{client} approved the study, but does not take part with these sites: {reply.reason}")
     counts = {name: _counts(approval) for name, approval in approvals.items()}
     world = server_world(experiment, study.schema, counts, {name: study.participants[name].evaluates for name in counts})
-    return FederatedRun(world, study, signed, {name: sum(told) for name, told in counts.items()}, exchange, terms)
+    return FederatedRun(world, study, signed, counts, exchange)
 
 
 def _counts(approval: Approval) -> Counts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +21,12 @@ from unseen.federation.site.ledger import Ledger
 from unseen.federation.site.policy import Policy, Rejected, StudyFacts
 from unseen.federation.site.studies import HeldStudy, SiteStudies
 from unseen.federation.study.approvals import Approval, approve
-from unseen.federation.study.study import Study, asks_of, read_signed_study
+from unseen.federation.study.study import Leaving, Study, asks_of, read_signed_study
+from unseen.federation.sums.summable import is_summed
 from unseen.method import task_types
 from unseen.methods import METHODS
 from unseen.own_code import names_code, texts_in
-from unseen.payload import declarations
+from unseen.payload import Payload, declarations
 from unseen.task import Classification
 
 __all__ = ["Approver", "experiment_of"]
@@ -130,12 +131,13 @@ class Approver:
         dataset = as_agreed(self._dataset, study.schema)
         method = experiment_of(study, dataset).method
         passed_on = set()
-        for path in asks_of(study.plan).values():
+        for (phase, ask), path in asks_of(study.plan).items():
             try:
-                task = find_task(path, method)
+                down, up = task_types(find_task(path, method))
             except (AttributeError, TypeError) as error:
                 raise Rejected(f"study: no task {path!r}") from error
-            passed_on |= {told.kind for told in declarations(task_types(task)[0]).values() if told.passed_on}
+            passed_on |= {told.kind for told in declarations(down).values() if told.passed_on}
+            _refuse_other_plan(study.leaving(phase, ask), up, summed=study.sums and phase != "score" and is_summed(up))
         sizes, classes = self._parts(study, dataset)
         return StudyFacts(
             method=str(study.experiment["method"]),
@@ -183,6 +185,17 @@ class Approver:
         splits = {str(e.get("split")) for e in before}
         if not self._evaluates and _split(study) not in splits and len(splits) >= self._policy.most_splits:
             raise Rejected("most_splits: by rule the data are parted as before (seed and validation); a person must approve another way")
+
+
+def _refuse_other_plan(rows: Sequence[Leaving], up: type[Payload], summed: bool) -> None:
+    """The plan says of every field what the method that is installed here declares."""
+    told = declarations(up)
+    for row in rows:
+        if row.kind == "nothing" and not row.field:
+            continue
+        say = told.get(row.field)
+        if say is None or (row.kind, row.role, row.part, row.grows) != (say.kind, say.role, say.part, say.grows) or row.summed != summed:
+            raise Rejected(f"study: its plan does not say of {row.field} what the method declares")
 
 
 def _split(study: Study) -> str:

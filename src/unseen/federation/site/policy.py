@@ -100,8 +100,8 @@ class Policy:
             yield f"minimum_samples: fewer than {self.minimum_samples}"
         if facts.known_clients < self.minimum_clients:
             yield f"minimum_clients: {facts.known_clients} sites that this one knows take part, {self.minimum_clients} are asked for"
-        if self.secure_sums and not facts.sums:
-            yield "secure_sums: the study lets the server read single answers"
+        if self.secure_sums and any(row.kind in OF_A_NETWORK and not row.summed for row in facts.plan):
+            yield "secure_sums: the study lets the server read single models"
         for name, (least, most) in {
             "spectrum_reach": (0.0, self.spectrum_reach),
             "images_per_spectrum": (self.images_per_spectrum, 1e9),

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import torch
 from unseen.codec import CodecError, hints_of, tensors_in
 from unseen.data.domain import DomainDataset
 from unseen.engines.checking import Checker
-from unseen.engines.cohort import SCORING_ASK, taking_part_of
+from unseen.engines.cohort import SCORING_ASK
 from unseen.engines.tasks import Place, TaskRunner, find_task
 from unseen.errors import BadInput, RefusedReply
 from unseen.federation.cards import as_agreed, card_of, site_world
@@ -35,9 +35,11 @@ from unseen.federation.site.policy import Policy, Rejected
 from unseen.federation.site.privacy import privatised
 from unseen.federation.site.same_data import content_hash, refuse_other_data
 from unseen.federation.site.studies import HeldStudy, SiteStudies
+from unseen.federation.site.summing import LAST_STEP, WORDS, SumStep, taking_part_in
 from unseen.federation.study.approvals import read_approvals
 from unseen.federation.study.rehearsal import hash_of_state
 from unseen.federation.study.study import phase_of
+from unseen.federation.sums.site import STEPS
 from unseen.method import task_types
 from unseen.payload import OF_A_NETWORK, Declaration, Payload, carried, declarations, refuse_unusable
 from unseen.runs.memory import FILE_OF_MEMORY, MemoryStore
@@ -55,6 +57,7 @@ _ENTRIES = {  # what a question of each kind has, beside what all have
     "agreed": {"study"},
     "ask": {"study", "round", "ask", "step", "versions"},
 }
+_Work = Callable[[bytes], tuple[Payload, Payload, dict[str, str]]]
 _SMALL = 8192  # bytes that numbers may take beyond what the rehearsal saw
 
 
@@ -178,11 +181,23 @@ class Responder:
             return self._signed(given.header, given.payload)
         runner = self._runner_for(held)
         memory = self._memory(held, place, header["versions"])
-        self._budget.refuse_overspent()
+        if step in (0, WORDS):
+            self._budget.refuse_overspent()
+        work = partial(self._work_done, held, place, runner, memory)
+        if step == 0:
+            _, up, staged = work(message.payload)
+            entries = self._entries(held, place, question, up)
+            return self._let_out(held, place, step, question, entries, up.to_bytes(), staged)
+        return self._one_step(held, place, step, question, message.payload, work, runner)
+
+    def _work_done(
+        self, held: HeldStudy, place: Place, runner: TaskRunner, memory: MemoryStore, payload: bytes
+    ) -> tuple[Payload, Payload, dict[str, str]]:
+        """The question, the answer to it with noise where the policy has it, and the memories that were staged."""
         path = held.study.task_at(place.round, place.ask)
         assert path is not None
         task = find_task(path, runner.world.experiment.method)
-        down = self._down(held, place, task_types(task)[0], message.payload)
+        down = self._down(held, place, task_types(task)[0], payload)
         self._clock.start(self._policy.most_minutes)
         up, staged = runner.run(task, down, self._kit.client, place, memory)
         refuse_unusable(up, type(up))
@@ -191,21 +206,46 @@ class Responder:
             names = [*told.metrics, *([told.own_metric.name] if told.own_metric else [])]
             up = privatised(up, down, self._policy.privacy, names)
             up = Checker(runner.world).clamped(up, self._policy.privacy.announced_samples)  # noise gives accuracies beyond 1
-        return self._let_out(held, place, step, question, up, staged)
+        return down, up, staged
+
+    def _one_step(
+        self, held: HeldStudy, place: Place, step: int, question: str, payload: bytes, work: _Work, runner: TaskRunner
+    ) -> SignedMessage:
+        """One step of a secure sum. The third brings the answer, under masks."""
+        summing, staged, entries = SumStep(held, place, self._kit.client, self._key), dict[str, str](), list[dict[str, Any]]()
+        if step == WORDS:
+            size = int.from_bytes(payload[:8], "little")
+            content, asked = payload[8 : 8 + size], payload[8 + size :]
+
+            def answered() -> tuple[Payload, Payload]:
+                down, up, written = work(asked)
+                staged.update(written)
+                entries.extend(self._entries(held, place, question, up))
+                return down, up
+
+            answer = summing.masked(content, asked, answered, runner.world.entries)
+        else:
+            answer = summing.answer(step, payload)
+            about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask, "field": STEPS[step]}
+            entries.append({**about, "kind": "sum", "bytes": len(answer), "sha256": _hash(answer)})
+        signed = self._let_out(held, place, step, question, entries, answer, staged)
+        if step == LAST_STEP:
+            summing.forget()
+        return signed
 
     def _refuse_unplanned(self, held: HeldStudy, place: Place, step: int) -> None:
         """A place that the study has, for this site."""
         study = held.study
-        if study.task_at(place.round, place.ask) is None or (place.round == 0 and place.ask == SCORING_ASK) or step != 0:
+        if study.task_at(place.round, place.ask) is None or (place.round == 0 and place.ask == SCORING_ASK):
             raise Rejected("study: it has no question at this place")
+        if not (1 <= step <= LAST_STEP if study.is_summed(place.round, place.ask) else step == 0):
+            raise Rejected("study: the answers here are summed" if step == 0 else "study: it has no such step at this place")
         if place.ask == SCORING_ASK:
             self._policy.check_score(place.round == study.rounds)
             return
         if self._evaluates:
             raise Rejected("evaluate-only: the data of this site do not train")
-        clients = sorted(name for name in held.agreed if not study.participants[name].evaluates)
-        experiment = study.experiment
-        if self._kit.client not in taking_part_of(clients, experiment["participation"], experiment["seed"], place.round):
+        if self._kit.client not in taking_part_in(held, place.round):
             raise Rejected(f"study: this site does not take part in round {place.round}")
 
     def _runner_for(self, held: HeldStudy) -> TaskRunner:
@@ -251,8 +291,8 @@ class Responder:
                     raise Rejected(f"study: {field} holds other first weights than the study states")
         return down
 
-    def _let_out(self, held: HeldStudy, place: Place, step: int, question: str, up: Payload, staged: dict[str, str]) -> SignedMessage:
-        """The signed answer, after study and policy allowed it and the ledger has it."""
+    def _entries(self, held: HeldStudy, place: Place, question: str, up: Payload) -> list[dict[str, Any]]:
+        """What the ledger says of an answer, after study and policy allowed it and its privacy was spent."""
         fields = [one for one in carried(up) if one.bytes]
         self._policy.check_leaving(fields, held.left_in(place.round))
         planned = {row.field: row for row in held.study.leaving(phase_of(place.round, place.ask), place.ask)}
@@ -260,22 +300,35 @@ class Responder:
             row = planned.get(one.field)
             if row is None or (not one.grows and one.bytes > max(row.bytes, 0 if one.kind in OF_A_NETWORK else _SMALL)):
                 raise Rejected(f"study: {one.field} ({one.bytes:,} bytes) is not what the study lets leave here")
-        payload = up.to_bytes()
-        privacy = self._policy.privacy
-        noise = privacy.noise if privacy.on else 0.0
-        spent = self._budget.spend()
-        entries = []
-        for one in fields or []:
+        privacy, entries = self._policy.privacy, []
+        spent = {"data": self._data, "noise": privacy.noise if privacy.on else 0.0, "epsilon": self._budget.spend()}
+        if not privacy.on:
+            del spent["epsilon"]
+        for one in fields:
             shape, data = _content(up, one.field)
             about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask}
             about |= {"task": held.study.task_at(place.round, place.ask), "field": one.field, "kind": one.kind, "shape": shape}
-            about |= {"bytes": one.bytes, "sha256": _hash(data), "data": self._data, "noise": noise}
-            about |= {"epsilon": spent} if privacy.on else {}
+            about |= {"bytes": one.bytes, "sha256": _hash(data), **spent}
+            about |= {"masked": True} if planned[one.field].summed else {}
             entries.append(about | _network(declarations(type(up))[one.field]))
+        return entries
+
+    def _let_out(
+        self,
+        held: HeldStudy,
+        place: Place,
+        step: int,
+        question: str,
+        entries: list[dict[str, Any]],
+        payload: bytes,
+        staged: dict[str, str],
+    ) -> SignedMessage:
+        """The signed answer, once the ledger and the study's folder have it."""
         self._ledger.append(entries)
-        header: dict[str, Any] = {"question": question, "status": "ok", "staged": staged, **({"epsilon": spent} if privacy.on else {})}
+        epsilon = [entry["epsilon"] for entry in entries if "epsilon" in entry][:1]
+        header: dict[str, Any] = {"question": question, "status": "ok", "staged": staged, **({"epsilon": epsilon[0]} if epsilon else {})}
         ends = place.ask == SCORING_ASK and place.round == held.study.rounds
-        held.keep_answer(place, step, Message(header, payload), sum(one.bytes for one in fields), ends)
+        held.keep_answer(place, step, Message(header, payload), sum(entry["bytes"] for entry in entries), ends)
         log.info("round %d: %s answered, %d bytes", place.round, held.study.task_at(place.round, place.ask), len(payload))
         return self._signed(header, payload)
 

@@ -96,6 +96,12 @@ class HeldStudy:
         if ends:
             shutil.rmtree(self.memory, ignore_errors=True)
 
+    def sum_file(self, place: Place) -> Path:
+        """Where the site's secrets of a sum lie between its steps."""
+        folder = self.folder / "sums"
+        folder.mkdir(exist_ok=True, mode=0o700)
+        return folder / f"{place.round}.{place.ask}"
+
     def left_in(self, round_number: int) -> int:
         return self.progress.left.get(str(round_number), 0)
 

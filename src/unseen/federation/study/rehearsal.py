@@ -26,9 +26,10 @@ from unseen.engines.local import LocalEngine
 from unseen.engines.tasks import Place, TaskRunner, path_of
 from unseen.experiment import Experiment
 from unseen.federation.cards import Schema, made_up_world
+from unseen.federation.sums.summable import is_summed
 from unseen.federation.study.study import Leaving, Phase, phase_of
 from unseen.method import Refused
-from unseen.payload import Payload, State, carried, declarations, is_mean
+from unseen.payload import Payload, State, carried, declarations
 from unseen.scoring import Model
 from unseen.world import World
 
@@ -94,7 +95,7 @@ class _NotingEngine(LocalEngine):
 
     def _note(self, path: str, place: Place, answer: Payload, images: int) -> None:
         phase, told, shapes = phase_of(place.round, place.ask), declarations(type(answer)), outline_to_plain(outline_of(answer))
-        summed = self._sums and phase != "score" and is_mean(type(answer))
+        summed = self._sums and phase != "score" and is_summed(type(answer))
         sizes = {one.field: -(-one.bytes // images) if one.grows else one.bytes for one in carried(answer) if one.bytes}
         for field, size in (sizes or {"": 0}).items():
             say = told.get(field)

@@ -100,6 +100,10 @@ class Study:
         """What leaves in answer to that question."""
         return [one for one in self.plan if one.phase == phase and one.ask == ask]
 
+    def is_summed(self, round_number: int, ask: int) -> bool:
+        """Whether the server gets only the sum of the answers to that question."""
+        return any(one.summed for one in self.leaving(phase_of(round_number, ask), ask))
+
     def task_at(self, round_number: int, ask: int) -> str | None:
         """The task of the question at that place; None where the study has none."""
         return asks_of(self.plan).get((phase_of(round_number, ask), ask)) if 0 <= round_number <= self.rounds else None
