@@ -93,3 +93,21 @@ class FederationInMemory:
     def again(self, run: FederatedRun, terms: Terms | None = None) -> FederatedRun:
         """The same study, begun again by a server that was restarted."""
         return begin(run.world.experiment, run.study, self.server, self.carrier, terms or Terms(), self.said.append)
+
+
+class KillingCarrier(DirectCarrier):
+    """After every answer the site's process is killed; every so many answers, the server's."""
+
+    def __init__(self, federation: FederationInMemory, every: int) -> None:
+        super().__init__(federation.carrier.responders)
+        self.federation, self.every, self.kills = federation, every, 0
+
+    def exchange(self, messages: Mapping[str, SignedMessage], seconds: float) -> Iterator[tuple[str, SignedMessage | str]]:
+        for client, message in messages.items():
+            answer = self.responders[client].answer(message)
+            self.responders[client] = self.federation.responder(client)
+            self.carried.append((client, message, answer))
+            if len(self.carried) % self.every == 0:
+                self.kills += 1
+                raise KeyboardInterrupt
+            yield client, answer

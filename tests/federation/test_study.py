@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from federation_in_memory import EVERYTHING, DirectCarrier, FederationInMemory, alone
+from federation_in_memory import EVERYTHING, FederationInMemory, KillingCarrier, alone
 from tiny_settings import SETTINGS
 from unseen import BadInput, Experiment
 from unseen.data.domain import DomainDataset
-from unseen.federation.messages import SignedMessage
 from unseen.federation.site.trying import try_study
 from unseen.federation.study.study import Study, read_signed_study, read_study
 from unseen.federation.study.words import in_words
@@ -110,24 +108,6 @@ def test_a_site_tries_a_study_and_nothing_is_sent(study: Study, tiny: DomainData
     assert try_study(study, alone(tiny, "c"), "c", EVERYTHING, "cpu").left
 
 
-class Killing(DirectCarrier):
-    """After every answer the site's process is killed; every so many answers, the server's."""
-
-    def __init__(self, federation: FederationInMemory, every: int) -> None:
-        super().__init__(federation.carrier.responders)
-        self.federation, self.every, self.kills = federation, every, 0
-
-    def exchange(self, messages: Mapping[str, SignedMessage], seconds: float) -> Iterator[tuple[str, SignedMessage | str]]:
-        for client, message in messages.items():
-            answer = self.responders[client].answer(message)
-            self.responders[client] = self.federation.responder(client)
-            self.carried.append((client, message, answer))
-            if len(self.carried) % self.every == 0:
-                self.kills += 1
-                raise KeyboardInterrupt
-            yield client, answer
-
-
 @pytest.mark.parametrize("name", ["fedsb", "elcfs", "feddag"])
 def test_kills_at_any_moment_cost_time_and_no_bit(name: str, tiny: DomainDataset, tmp_path: Path) -> None:
     experiment = Experiment(SETTINGS[name].build(), "tiny", "c", rounds=3)
@@ -135,7 +115,7 @@ def test_kills_at_any_moment_cost_time_and_no_bit(name: str, tiny: DomainDataset
     train(dataclasses.replace(experiment, data=tiny), here, watch=Silent())
     federation = FederationInMemory(tmp_path / "federation", tiny, "c")
     run = federation.federate(experiment)
-    federation.carrier = killing = Killing(federation, every=8)
+    federation.carrier = killing = KillingCarrier(federation, every=8)
     there, ended = tmp_path / "there", False
     while not ended:
         try:

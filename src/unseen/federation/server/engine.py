@@ -72,7 +72,9 @@ class FederationEngine:
             if not shared:
                 raise BadInput(f"{path} asks each client something else, and answers to different questions are not summed")
             summing = Summing(self._study, self._counts, self._exchange, self._checker)
-            summing.ask(up_type, next(iter(downs.values())), sorted(downs), place, journal, lambda name, step: self._header(name, place, step))
+            summing.ask(
+                up_type, next(iter(downs.values())), sorted(downs), place, journal, lambda name, step: self._header(name, place, step)
+            )
         elif not journal.closed:
             self._ask_the_rest(path, up_type, downs, place, shared, journal)
         arrived = journal.answers()

@@ -142,7 +142,6 @@ class Approver:
         return StudyFacts(
             method=str(study.experiment["method"]),
             rounds=study.rounds,
-            sums=study.sums,
             plan=study.plan,
             passed_on=frozenset(passed_on),
             exposures=method.exposures(),

@@ -30,7 +30,6 @@ class StudyFacts:
 
     method: str
     rounds: int
-    sums: bool
     plan: Sequence[Leaving]
     passed_on: frozenset[str]  # kinds that other sites get of this one's answers, one by one
     exposures: Mapping[str, float]  # of the method, by name

@@ -26,8 +26,8 @@ from unseen.engines.local import LocalEngine
 from unseen.engines.tasks import Place, TaskRunner, path_of
 from unseen.experiment import Experiment
 from unseen.federation.cards import Schema, made_up_world
-from unseen.federation.sums.summable import is_summed
 from unseen.federation.study.study import Leaving, Phase, phase_of
+from unseen.federation.sums.summable import is_summed
 from unseen.method import Refused
 from unseen.payload import Payload, State, carried, declarations
 from unseen.scoring import Model
