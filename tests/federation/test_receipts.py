@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from unseen.cli import app
+from unseen.cli.ledger import ledger_app
 from unseen.errors import BadInput, RefusedReply
 from unseen.federation.countersigning import check_receipt, sign_receipt
 from unseen.federation.keys import public_hex
@@ -62,7 +62,7 @@ def put(files: dict[Path, bytes]) -> None:
 
 
 def command(*words: object) -> Any:
-    return CliRunner().invoke(app, ["ledger", *map(str, words)])
+    return CliRunner().invoke(ledger_app, [*map(str, words)])
 
 
 def test_a_receipt_is_kept_at_both_ends(federation: Federation, kit: Kit) -> None:
