@@ -119,6 +119,8 @@ def test_a_changed_receipt_is_refused(name: str, federation: Federation, kit: Ki
         ledger.take_receipt({**receipt, name: other})
     with pytest.raises(Rejected, match="signature is not the server's"):
         ledger.take_receipt(sign_receipt(kit.signing, federation.id, "north", "s", ledger.head))
+    with pytest.raises(Rejected, match="it is of 'south', not of 'north'"):
+        ledger.take_receipt(sign_receipt(federation.signing, federation.id, "south", "s", ledger.head))
     ledger.take_receipt(receipt)
 
 
