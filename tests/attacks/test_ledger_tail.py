@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from unseen.cli import app
+from unseen.cli.ledger import ledger_app
 from unseen.errors import BadInput, RefusedReply
 from unseen.federation.kits import Federation, Kit, init, open_kit, read_federation
 from unseen.federation.server.receipts import Receipts
@@ -45,7 +45,7 @@ class Scene:
         return Ledger(self.kit.path / "ledger.jsonl", self.kit.signing, self.kit.server_key, "plain")
 
     def is_verified(self, *more: str) -> bool:
-        return CliRunner().invoke(app, ["ledger", "verify", str(self.kit.path), *more]).exit_code == 0
+        return CliRunner().invoke(ledger_app, ["verify", str(self.kit.path), *more]).exit_code == 0
 
     def restarted(self) -> bool:
         """Whether the site starts, takes the next question's receipt, answers, and the server takes that."""

@@ -168,6 +168,27 @@ def test_entries_of_another_key_are_found(tmp_path: Path) -> None:
         verified(file)
 
 
+@pytest.mark.parametrize(
+    "spelling", [(b'"number":2', b'"number": 2'), (b'"number":2', b'"number":1,"number":2'), (b"model", b"mod\\u0065l")]
+)
+def test_another_spelling_of_the_same_entry_is_found(spelling: tuple[bytes, bytes], tmp_path: Path) -> None:
+    file = filled(tmp_path)
+    file.write_bytes(file.read_bytes().replace(*spelling, 1))
+    with pytest.raises(BadInput, match="line 2 cannot be read"):
+        verified(file)
+
+
+def test_the_head_of_another_ledger_of_the_same_site_is_found(tmp_path: Path) -> None:
+    """It has as many lines, and the site signed it."""
+    file, other = filled(tmp_path), tmp_path / "other"
+    other.mkdir()
+    opened(other / "ledger.jsonl").append([{"study": "another"}] * 3)
+    head_of(file).write_bytes(head_of(other / "ledger.jsonl").read_bytes())
+    for look in (verified, opened):
+        with pytest.raises(BadInput, match="line 4 is not the one that its head names"):
+            look(file)
+
+
 def test_a_second_start_in_a_chain_is_found_even_if_the_site_signed_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = opened(filled(tmp_path))
     plain = ledger_module.signed_line
@@ -192,9 +213,14 @@ def test_keys_are_rotated_and_never_go_back(tmp_path: Path) -> None:
     assert third.head[0] == 7 and verified(file, SERVER, earlier=[old, new]) == 7
     chain = Ledger.__new__(Ledger)
     chain.__dict__ |= {**third.__dict__, "_key": KEY}  # who stole the first key goes on with it
-    chain.append([{"study": "stolen"}])
-    with pytest.raises(BadInput, match="line 8 was not signed"):
-        verified(file, SERVER, earlier=[old, new])
+    for stolen in ({"study": "stolen"}, {"kind": "key", "key": old, "before": new}):
+        before = {part: part.read_bytes() for part in (file, head_of(file))}
+        chain.append([stolen])
+        with pytest.raises(BadInput, match="line 8 was not signed"):
+            verified(file, SERVER, earlier=[old, new])
+        for part, data in before.items():
+            part.write_bytes(data)
+        chain.__dict__ |= {**third.__dict__, "_key": KEY, "_hashes": third._hashes[:7]}
 
 
 def test_a_new_key_without_its_entry_is_found(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from unseen.cli import app
+from unseen.cli.ledger import ledger_app
 from unseen.errors import BadInput, RefusedReply
 from unseen.federation.countersigning import check_receipt, sign_receipt
 from unseen.federation.keys import public_hex
@@ -62,7 +62,7 @@ def put(files: dict[Path, bytes]) -> None:
 
 
 def command(*words: object) -> Any:
-    return CliRunner().invoke(app, ["ledger", *map(str, words)])
+    return CliRunner().invoke(ledger_app, [*map(str, words)])
 
 
 def test_a_receipt_is_kept_at_both_ends(federation: Federation, kit: Kit) -> None:
@@ -119,6 +119,8 @@ def test_a_changed_receipt_is_refused(name: str, federation: Federation, kit: Ki
         ledger.take_receipt({**receipt, name: other})
     with pytest.raises(Rejected, match="signature is not the server's"):
         ledger.take_receipt(sign_receipt(kit.signing, federation.id, "north", "s", ledger.head))
+    with pytest.raises(Rejected, match="it is of 'south', not of 'north'"):
+        ledger.take_receipt(sign_receipt(federation.signing, federation.id, "south", "s", ledger.head))
     ledger.take_receipt(receipt)
 
 
