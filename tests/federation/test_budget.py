@@ -93,6 +93,11 @@ def test_what_counts_is_the_larger_of_ledger_and_state(tmp_path: Path) -> None:
     assert budget.spend() == pytest.approx(epsilon([(8.0, 6), (4.0, 2)], 1e-5))
     again = Budget(dataclasses.replace(ON, most_epsilon=100.0), DATA, [(8.0, 3), (2.0, 1)], tmp_path)
     assert again.spend() == pytest.approx(epsilon([(8.0, 7), (4.0, 2), (2.0, 1)], 1e-5))
+    behind = Budget(dataclasses.replace(ON, most_epsilon=100.0), OTHER, [], tmp_path)
+    behind.spend()
+    ahead = Budget(dataclasses.replace(ON, most_epsilon=100.0), OTHER, [(8.0, 9)], tmp_path)  # the state is behind the ledger
+    assert ahead.spend() == pytest.approx(epsilon([(8.0, 10)], 1e-5))
+    assert behind.spend() == pytest.approx(epsilon([(8.0, 11)], 1e-5))
     (tmp_path / "privacy" / f"{DATA}.json").unlink()
     assert again.spend() == pytest.approx(epsilon([(8.0, 8), (4.0, 2), (2.0, 1)], 1e-5))  # a file that went meanwhile is written again
 
