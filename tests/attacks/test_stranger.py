@@ -106,8 +106,8 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.1)
 
 
-def run_request() -> control.StartRunRequest:
-    fab, _ = build_fab_from_files({"pyproject.toml": _APP.encode(), "x/y.py": b"# " + secrets.token_hex(200_000).encode()})
+def run_request(size: int = 10) -> control.StartRunRequest:
+    fab, _ = build_fab_from_files({"pyproject.toml": _APP.encode(), "x/y.py": b"# " + secrets.token_hex(size).encode()})
     return control.StartRunRequest(fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab))
 
 
@@ -157,6 +157,11 @@ def test_nobody_calls_the_control_and_runtime_interfaces_over_the_port(server: S
         refuse_all(server.client(ControlHttpClient, *signed), calls)
         refuse_all(server.client(RuntimeHttpClient, *signed), RUNTIME_CALLS)
         refuse_all(server.client(RuntimeHttpClient, token, *signed), RUNTIME_CALLS)
+    with (
+        contextlib.closing(server.client(ControlHttpClient)) as client,
+        pytest.raises(httpx.HTTPError),
+    ):  # also where it ends in mid-sentence
+        client.StartRun(run_request(2_000_000))
     assert server.nodes().keys() == nodes.keys() and server.runs() == {run: "pending"}
     assert server.state_size() - size < 100_000
     with server.as_owner() as owner:
