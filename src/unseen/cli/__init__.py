@@ -10,6 +10,7 @@ from unseen.cli.evaluate import evaluate
 from unseen.cli.export import export
 from unseen.cli.federation import federation_app, join, ledger_app, serve
 from unseen.cli.figures import figure
+from unseen.cli.leakage import leakage
 from unseen.cli.predict import predict
 from unseen.cli.report import report
 from unseen.cli.run import run
@@ -35,6 +36,7 @@ app.command()(watch)
 app.command()(export)
 app.command()(predict)
 app.command()(evaluate)
+app.command()(leakage)
 app.command()(figure)
 app.command()(methods)
 app.command()(networks)

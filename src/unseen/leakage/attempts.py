@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from unseen.leakage.intervals import CHANCE, Separation
 
-__all__ = ["Attempt", "Outcome", "WORDS", "membership_attempt", "not_run"]
+__all__ = ["WORDS", "Attempt", "Outcome", "membership_attempt", "not_run"]
 
 Outcome = Literal["images", "better", "clear", "guessing", "silent", "untried"]
 WORDS: dict[Outcome, str] = {  # from the worst
@@ -48,7 +48,7 @@ def not_run(what: str, attack: str, why: str, outcome: Outcome = "silent") -> At
 def membership_attempt(what: str, attack: str, found: Separation, control: float | None, control_is: str) -> Attempt:
     """Whether images that trained can be told from images that did not."""
     apart = found.low is not None and (found.low > 0.5 or (found.high or 0.0) < 0.5)
-    sure = found.by_chance < CHANCE
+    sure = found.by_chance < CHANCE / 5  # a second look at the same scores
     also = f"{found.found:.1%} of them found ({found.found_low:.1%} to {found.found_high:.1%}) where at most 1 % of the others are mistaken"
     outcome: Outcome = "better" if apart or sure else "guessing"
     if outcome == "better":

@@ -8,40 +8,48 @@ variation, signs of the gradient, Adam).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from scipy import stats
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unseen.data.domain import Pixels
 from unseen.leakage.attempts import Attempt, Outcome
+from unseen.leakage.intervals import CHANCE, LEVEL
 from unseen.report.statistics import interval
-from unseen.leakage.intervals import LEVEL
 from unseen.state import State
 from unseen.task import Task
 
 __all__ = ["Inverter", "Likeness", "correlations", "images_attempt", "likeness"]
 
 MOST_IMAGES = 8  # searched for at once
+_FEW_OTHERS = 16
 _ALIKE = 0.9  # correlation from which an image counts as found
 _TV = 1.0  # natural images are smooth; 0.1 to 1 brought most back in trials
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """How alike the found images are to those that trained, and to as many that did not: correlations, one for each found image."""
+    """How alike the found images are to those that trained and to others that did not: correlations, one for each found image."""
 
     inside: list[float]
     outside: list[float]
+    hits: int  # found images whose likest image, of all, is one that trained
+    share: float  # of the images that trained among all: how often a hit is chance
 
     @property
     def found(self) -> int:
         """Images that came back: alike, and twice as near as to any image that did not train."""
         return sum(a >= _ALIKE and 1 - a <= 0.5 * (1 - b) for a, b in zip(self.inside, self.outside, strict=True))
+
+    @property
+    def by_chance(self) -> float:
+        """How likely so many hits are if what was found has nothing to do with the images that trained."""
+        return float(stats.binom.sf(self.hits - 1, len(self.inside), self.share))
 
 
 def correlations(found: Tensor, true: Tensor) -> Tensor:
@@ -55,14 +63,20 @@ def correlations(found: Tensor, true: Tensor) -> Tensor:
 
 
 def likeness(found: Tensor, inside: Tensor, outside: Tensor) -> Likeness:
-    """Each found image with one true image, chosen so that all are as alike as can be; the same with images that did not train."""
+    """Each found image with one true image, chosen so that all are as alike as can be; the same with images that did not train.
+
+    `outside` are at least as many; the first of them are compared with, as many as trained but no fewer than 16. Hits are among all.
+    """
 
     def assigned(true: Tensor) -> list[float]:
         table = correlations(found, true).nan_to_num().cpu().numpy()
         rows, columns = linear_sum_assignment(table, maximize=True)
         return [float(table[r, c]) for r, c in zip(rows, columns, strict=True)]
 
-    return Likeness(assigned(inside), assigned(outside))
+    nearest = correlations(found, torch.cat([inside, outside])).nan_to_num().argmax(1)
+    equal = outside[: max(len(inside), _FEW_OTHERS)]
+    hits = int((nearest < len(inside)).sum())
+    return Likeness(assigned(inside), assigned(equal), hits, len(inside) / (len(inside) + len(outside)))
 
 
 class Inverter:
@@ -108,14 +122,8 @@ class Inverter:
         found: list[str] = []
         pixels = self._shape[0] * self._shape[1] * self._shape[2]
 
-        def looking(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-            def look(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-                found.append(name)
-
-            return look
-
         layers = {n: m for n, m in self._net.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)}
-        hooks = [layer.register_forward_pre_hook(looking(name)) for name, layer in layers.items()]
+        hooks = [layer.register_forward_pre_hook(lambda *_, name=name: found.append(name)) for name, layer in layers.items()]
         self._load(state)
         with torch.no_grad():
             self._net.eval()(torch.zeros(1, *self._shape, device=self._device))
@@ -182,18 +190,16 @@ def images_attempt(what: str, alike: Likeness, control: Likeness, behind: str) -
     """Whether what was found is an image of the site."""
     value, guess = (sum(values) / len(values) for values in (alike.inside, alike.outside))
     low, high = interval(alike.inside, LEVEL) or (None, None)
-    gain = interval([a - b for a, b in zip(alike.inside, alike.outside, strict=True)], LEVEL)
     works = sum(control.inside) / len(control.inside)
-    able = all(a > b for a, b in zip(control.inside, control.outside, strict=True))
-    outcome: Outcome = "images" if alike.found else "better" if gain is not None and gain[0] > 0 else "guessing"
+    outcome: Outcome = "images" if alike.found else "better" if alike.by_chance < CHANCE else "guessing"
     if outcome == "images":
         verdict = f"images come back: {alike.found} of the {len(alike.inside)} that were searched"
     elif outcome == "better":
         verdict = "better than guessing: what is found resembles the training images more than others, but is none of them"
-    elif not able:
+    elif not control.hits:
         outcome, verdict = "silent", "the attack fails even on a single image, so this row says nothing"
     else:
         verdict = "no better than guessing: what is found resembles other images as much"
-    best = f"best of {len(alike.inside)}: {max(alike.inside):.3f}, of others {max(alike.outside):.3f}; {behind}"
+    best = f"{alike.hits} of {len(alike.inside)} are likest to an image that trained, {alike.share:.0%} would be by chance; {behind}"
     told = "one image, one step"
     return Attempt(what, "images from the change of weights", outcome, verdict, "correlation", value, low, high, guess, works, told, best)

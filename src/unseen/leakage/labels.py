@@ -1,7 +1,8 @@
 """Which classes a site's images have, from the change of the layer that gives logits.
 
-The gradient of a logit's bias is the mean of (prediction - label), so a class that is frequent pushes its bias up (Zhao et al., "iDLG", 2020;
-Wainakh et al., "User-level label leakage from gradients", 2022). Over several steps, and with other optimisers, this is an estimate.
+The gradient of a logit's bias is the mean of (prediction - label), so a class that is frequent pushes its bias up (Zhao et al.,
+"iDLG", 2020; Wainakh et al., "User-level label leakage from gradients", 2022). Over several steps, and with other optimisers, this
+is an estimate.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Was this image among those that trained? From a model, and from a change of weights.
 
-A trained model knows its own images better: their loss is lower (Yeom et al., 2018). Against models that were trained without the image, it shows how
-much of that is the image's own ease (Carlini et al., "Membership inference attacks from first principles", 2022, offline). A change of weights
-lowers the losses of the images behind it, and lies along their gradients.
+A trained model knows its own images better: their loss is lower (Yeom et al., 2018). Models that were trained without an image show how
+much of that is the image's own ease (Carlini et al., "Membership inference attacks from first principles", 2022, offline). A change
+of weights lowers the losses of the images behind it, and lies along their gradients.
 """
 
 from __future__ import annotations
@@ -75,9 +75,11 @@ class Prober:
                 part = slice(start, start + _AT_ONCE)
                 logits, y = self._net(images[part].to(self._device)), labels[part].to(self._device)
                 found += [float(self._task.loss(one[None], truth[None])) for one, truth in zip(logits, y, strict=True)]
-        return np.nan_to_num(np.array(found), nan=1e30, posinf=1e30)
+        return np.nan_to_num(np.array(found, dtype=np.float64), nan=1e30, posinf=1e30).astype(np.float64)
 
-    def alignments(self, state: State, downhill: State, images: Tensor, labels: Tensor, order: Iterable[int], until: float) -> dict[int, float]:
+    def alignments(
+        self, state: State, downhill: State, images: Tensor, labels: Tensor, order: Iterable[int], until: float
+    ) -> dict[int, float]:
         """The cosine between each image's own step downhill at these weights and the change; in this order, while there is time."""
         self._net.load_state_dict(state)
         self._net.eval()
@@ -89,7 +91,9 @@ class Prober:
                 break
             loss = self._task.loss(self._net(images[number : number + 1].to(self._device)), labels[number : number + 1].to(self._device))
             steps = torch.autograd.grad(loss, [w for _, w in trained], allow_unused=True)
-            own = torch.cat([torch.zeros_like(w).flatten() if g is None else -g.flatten() for (_, w), g in zip(trained, steps, strict=True)])
+            own = torch.cat(
+                [torch.zeros_like(w).flatten() if g is None else -g.flatten() for (_, w), g in zip(trained, steps, strict=True)]
+            )
             found[number] = float(torch.nan_to_num(torch.nn.functional.cosine_similarity(own, change, dim=0)))
         return found
 
@@ -109,12 +113,14 @@ def calibrated(losses: Floats, shadows: Sequence[tuple[Floats, NDArray[np.bool_]
     return scores
 
 
-def overfitted(net: Callable[[], nn.Module], state: State, task: Task, x: Tensor, y: Tensor, device: torch.device, steps: int = 60) -> State:
+def overfitted(
+    net: Callable[[], nn.Module], state: State, task: Task, x: Tensor, y: Tensor, device: torch.device, steps: int = 60
+) -> State:
     """The weights after many steps on a few images alone: what every attack on membership must see through."""
     trained = net().to(device)
     trained.load_state_dict(state)
     trained.train()
-    optimizer = torch.optim.Adam([w for w in trained.parameters() if w.requires_grad], lr=1e-3)
+    optimizer = torch.optim.Adam([w for w in trained.parameters() if w.requires_grad], lr=3e-3)
     x, y = x.to(device), y.to(device)
     for _ in range(steps):
         loss = task.loss(trained(x), y)

@@ -153,9 +153,7 @@ def _left(played: Played, policy: Policy | None) -> list[LeftField]:
     return rows
 
 
-def _attempts(
-    played: Played, parts: Parted, clock: Clock, steps: int, shadows: int, seed: int, policy: Policy | None
-) -> Iterator[Attempt]:
+def _attempts(played: Played, parts: Parted, clock: Clock, steps: int, shadows: int, seed: int, policy: Policy | None) -> Iterator[Attempt]:
     on_weights = OnWeights(played, parts, clock, steps, seed)
     yield from on_weights.change_attempts()
     yield from on_weights.model_attempts()
@@ -209,7 +207,7 @@ def _phases(what: str, bank: torch.Tensor, on: OnWeights, seed: int) -> Attempt:
     attack = "images from amplitudes"
     if on.clock.over:
         return not_run(what, attack, OUT_OF_TIME)
-    rng, size = np.random.default_rng(seed), tuple(on.asked_about.images.shape[-2:])
+    rng, size = np.random.default_rng(seed), on.played.world.dataset.size
     std = torch.tensor(on.pixels.std).view(-1, 1, 1).double()
     grey = (on.pixels.restored(on.asked_about.images)).mean(1).double().numpy()
     inside, outside = grey[: on.asked_about.members], grey[on.asked_about.members :]
@@ -250,7 +248,9 @@ def _in_the_clear(played: Played) -> Iterator[Attempt]:
         told = declarations(type(given.up))
         attacked = {n for n, _ in banks_in(given.up)}
         names = played.world.entries("task").names("parameters")
-        attacked |= {f for c in (changes_in(given, names) if given.drawn.batches else ()) for f in c.what.split(",")[0].split(".")[-1].split("+")}
+        attacked |= {
+            f for c in (changes_in(given, names) if given.drawn.batches else ()) for f in c.what.split(",")[0].split(".")[-1].split("+")
+        }
         for one in carried(given.up):
             what, of = f"{path}.{one.field}, {given.when}", told[one.field]
             if not one.bytes or one.field in attacked:

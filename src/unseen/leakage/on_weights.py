@@ -25,8 +25,7 @@ __all__ = ["OnWeights"]
 
 _MOST_CANDIDATES = 256  # of each kind
 _COMPARED = 256  # images that found ones are compared with
-_FEW_OTHERS = 16  # at least so many that did not train
-_OVERFITTED = 24
+_OVERFITTED = 12
 _MOST_BEHIND = 8  # images behind a gradient that count as few
 _OVERFITTED_IS = f"a network overfitted on {_OVERFITTED} images"
 OUT_OF_TIME = "not run: the time was spent; raise --budget"
@@ -58,6 +57,7 @@ class OnWeights:
         self._entries = world.entries("task")
         self.prober = Prober(world.builders["task"](), self.task, self.device)
         self._rng = np.random.default_rng(seed)
+        self._alone: Likeness | None = None  # the control of the search for images
 
     @property
     def _train_rows(self) -> np.ndarray:
@@ -113,7 +113,9 @@ class OnWeights:
         for number, change in enumerate(self.changes):
             first = number == 0 or change.drawn is self.changes[0].drawn
             if change.empty:
-                yield not_run(change.what, "images from the change of weights", "no weight changed, so there is nothing to attack", "guessing")
+                yield not_run(
+                    change.what, "images from the change of weights", "no weight changed, so there is nothing to attack", "guessing"
+                )
                 continue
             if first:
                 yield self._images(change)
@@ -122,7 +124,8 @@ class OnWeights:
 
     def _membership(self, change: WeightChange) -> Iterator[Attempt]:
         """Are the images behind this change told from images that never trained?"""
-        behind = sorted(set(change.drawn.positions))
+        last = len(change.drawn.labels[-1]) if change.uphill_of_last_batch else 0
+        behind = sorted(set(change.drawn.positions[-last:]))
         images = self._candidates(self._train_rows[np.array(behind)])
         if min(images.members, len(images.rows) - images.members) < 5:
             yield not_run(change.what, "membership: falling loss", "fewer than five images are behind it: see the images that come back")
@@ -154,7 +157,8 @@ class OnWeights:
             return not_run(change.what, attack, OUT_OF_TIME)
         world = self.played.world
         true = torch.cat(change.drawn.images[-1:] if change.uphill_of_last_batch else change.drawn.images)[:_COMPARED]
-        others = self._as_trained(max(len(true), _FEW_OTHERS))
+        others = self._as_trained(_COMPARED)
+        true = true[: len(others)]
         inverter = Inverter(world.builders["task"](), self.task, self.pixels, tuple(true.shape[1:]), self.device)
         number = min(MOST_IMAGES, len(true), len(others))
         found = self._search(inverter, change.before, change.downhill, number, self._length(change))
@@ -173,13 +177,16 @@ class OnWeights:
 
     def _single_images(self, inverter: Inverter, state: State, others: Tensor) -> Likeness:
         """The control: one image, one plain step."""
-        inside, outside = list[float](), list[float]()
+        if self._alone is not None:
+            return self._alone
+        inside, outside, hits, share = list[float](), list[float](), 0, 0.0
         for number in range(2):
             x, y = self.asked_about.images[number : number + 1], self.asked_about.labels[number : number + 1]
             found = self._search(inverter, state, inverter.gradient(state, x, y), 1, 1.0)
             alike = likeness(found, x, others)
-            inside, outside = inside + alike.inside, outside + alike.outside
-        return Likeness(inside, outside)
+            inside, outside, hits, share = inside + alike.inside, outside + alike.outside, hits + alike.hits, alike.share
+        self._alone = Likeness(inside, outside, hits, share)
+        return self._alone
 
     def _as_trained(self, number: int) -> Tensor:
         """Images that never trained, augmented as those that did."""
@@ -234,9 +241,11 @@ class OnWeights:
         value, guess = overlap(read, shares(labels)), overlap(even, shares(labels))
         intervals = bootstrap(common, len(labels), level=LEVEL)
         control = self._one_class(change)
-        better = "gain" in intervals and intervals["gain"][0] > 0 or (len(labels) == 1 and value > 0.9)
+        better = ("gain" in intervals and intervals["gain"][0] > 0) or (len(labels) == 1 and value > 0.9)
         outcome: Outcome = "better" if better else "guessing"
-        verdict = "better than guessing: the classes' shares can be read" if better else "no better than guessing that all classes are alike"
+        verdict = (
+            "better than guessing: the classes' shares can be read" if better else "no better than guessing that all classes are alike"
+        )
         if not better and guess > 0.95:
             verdict += "; here they nearly are"
         if not better and control is not None and control < 1.5 / classes:

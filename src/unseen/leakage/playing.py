@@ -1,7 +1,7 @@
 """The study, played at one site: what leaves is kept as it leaves, beside what only the site knows.
 
-Half of the site's images train (the members), the other half are never trained on. Attacks see the answers and their questions. Which images
-were drawn is kept to compare with alone.
+Half of the site's images train (the members), the other half never do. Attacks see the answers and their questions. Which images were
+drawn is kept to compare with alone.
 """
 
 from __future__ import annotations
@@ -250,4 +250,3 @@ def ask_once(played: Played, given: GivenAnswer, train: Index) -> GivenAnswer:
             if isinstance(answer, Refused):
                 raise BadInput(f"the control's answer is not usable: {answer.reason}")
     return engine.first[given.task]
-

@@ -1,7 +1,7 @@
 """What amplitudes of images tell: whether an image is among them, and what it looks like.
 
-A window of a spectrum is a fingerprint of its image if it left exact and alone. Phases did not leave; hybrid input and output with a shrinking
-support (Fienup, 1982; Marchesini, 2003) finds images that have the amplitudes.
+A window of a spectrum is a fingerprint of its image if it left exact and alone. Phases did not leave; hybrid input and output with a
+shrinking support (Fienup, 1982; Marchesini, 2003) finds images that have the amplitudes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def banks_in(up: Payload) -> Iterator[tuple[str, Tensor]]:
 def window_of(images: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The amplitudes of images in a window [2 a + 1, b + 1] of low frequencies."""
     tall, wide = (shape[-2] - 1) // 2, shape[-1] - 1
-    spectrum = torch.fft.fft2(images.double()).abs()
+    spectrum: Tensor = torch.fft.fft2(images.double()).abs()
     rows = torch.arange(-tall, tall + 1) % images.shape[-2]
     return spectrum[..., rows, :][..., : wide + 1]
 
@@ -45,7 +45,7 @@ def nearest_window(images: Tensor, bank: Tensor) -> Floats:
     """Minus the distance from each image's own window to the nearest that left: larger for an image that is among them."""
     own = window_of(images, tuple(bank.shape)).flatten(1)
     distances = torch.cdist(own, bank.double().flatten(1), compute_mode="donot_use_mm_for_euclid_dist").amin(1)
-    return -distances.numpy()
+    return np.asarray(-distances.numpy(), dtype=np.float64)
 
 
 def whole_spectrum(window: Floats, size: tuple[int, int]) -> Floats:
@@ -64,7 +64,7 @@ def retrieved(amplitudes: Floats, rng: np.random.Generator, until: float, starts
     known = ~np.isnan(amplitudes)
     known[0, 0] = False  # the mean is free
     wanted = np.where(known, amplitudes, 0)
-    best, least = rng.random(size), np.inf
+    best, least = rng.random(size), float("inf")
     for _ in range(starts):
         support = np.zeros(size, bool)
         tall, wide = (int(rng.integers(max(1, side // 2), side)) for side in size)
@@ -84,7 +84,8 @@ def retrieved(amplitudes: Floats, rng: np.random.Generator, until: float, starts
                 if time.monotonic() > until:
                     break
         x = np.where(support, x.clip(0, 1), 0)
-        error = np.linalg.norm((np.abs(np.fft.fft2(x)) - wanted)[known]) / max(float(np.linalg.norm(wanted[known])), 1e-12)
+        misfit = float(np.linalg.norm((np.abs(np.fft.fft2(x)) - wanted)[known]))
+        error = misfit / max(float(np.linalg.norm(wanted[known])), 1e-12)
         if error < least:
             best, least = x, error
         if error < _CLOSE or time.monotonic() > until:
