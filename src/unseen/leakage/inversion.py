@@ -24,7 +24,7 @@ from unseen.report.statistics import interval
 from unseen.state import State
 from unseen.task import Task
 
-__all__ = ["Inverter", "Likeness", "correlations", "images_attempt", "likeness"]
+__all__ = ["Inverter", "Likeness", "correlation_interval", "correlations", "images_attempt", "likeness"]
 
 MOST_IMAGES = 8  # searched for at once
 _FEW_OTHERS = 16
@@ -77,6 +77,12 @@ def likeness(found: Tensor, inside: Tensor, outside: Tensor) -> Likeness:
     equal = outside[: max(len(inside), _FEW_OTHERS)]
     hits = int((nearest < len(inside)).sum())
     return Likeness(assigned(inside), assigned(equal), hits, len(inside) / (len(inside) + len(outside)))
+
+
+def correlation_interval(values: list[float]) -> tuple[float | None, float | None]:
+    """Student's t interval of the mean correlation, cut to what a correlation can be; nothing for a single one."""
+    found = interval(values, LEVEL)
+    return (max(-1.0, found[0]), min(1.0, found[1])) if found else (None, None)
 
 
 class Inverter:
@@ -189,13 +195,13 @@ class Inverter:
 def images_attempt(what: str, alike: Likeness, control: Likeness, behind: str) -> Attempt:
     """Whether what was found is an image of the site."""
     value, guess = (sum(values) / len(values) for values in (alike.inside, alike.outside))
-    low, high = interval(alike.inside, LEVEL) or (None, None)
+    low, high = correlation_interval(alike.inside)
     works = sum(control.inside) / len(control.inside)
     outcome: Outcome = "images" if alike.found else "better" if alike.by_chance < CHANCE else "guessing"
     if outcome == "images":
         verdict = f"images come back: {alike.found} of the {len(alike.inside)} that were searched"
     elif outcome == "better":
-        verdict = "better than guessing: what is found resembles the training images more than others, but is none of them"
+        verdict = "better than guessing: what is found resembles images that trained more than others"
     elif not control.hits:
         outcome, verdict = "silent", "the attack fails even on a single image, so this row says nothing"
     else:

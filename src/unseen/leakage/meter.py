@@ -21,6 +21,7 @@ from unseen.federation.site.policy import Policy
 from unseen.leakage.attempts import WORDS, Attempt, Outcome, membership_attempt, not_run
 from unseen.leakage.changes import changes_in
 from unseen.leakage.intervals import LEVEL, area_under_curve, separation
+from unseen.leakage.inversion import correlation_interval
 from unseen.leakage.membership import calibrated
 from unseen.leakage.on_weights import OUT_OF_TIME, Clock, OnWeights
 from unseen.leakage.playing import SITE, GivenAnswer, Parted, Played, part, play, rows_of
@@ -227,12 +228,12 @@ def _phases(what: str, bank: torch.Tensor, on: OnWeights, seed: int) -> Attempt:
     x = on.asked_about.images[on.asked_about.members]
     control = likeness_of_shapes(found(window_of(x, whole)), outside[0])
     gain = interval([a - b for a, b in zip(alike, guess, strict=True)], LEVEL)
-    low, high = interval(alike, LEVEL) or (None, None)
+    low, high = correlation_interval(alike)
     back = sum(a >= _ALIKE and 1 - a <= 0.5 * (1 - b) for a, b in zip(alike, guess, strict=True))
     outcome: Outcome = "images" if back else "better" if gain and gain[0] > 0 else "guessing"
     verdict = {
         "images": f"images come back: {back} of the {len(images)} that were searched",
-        "better": "better than guessing: what is found resembles the training images more than others, but is none of them",
+        "better": "better than guessing: what is found resembles images that trained more than others",
         "guessing": "no better than guessing: what is found resembles other images as much",
     }[outcome]
     if outcome == "guessing" and control < _ALIKE:
