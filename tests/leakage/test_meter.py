@@ -175,12 +175,10 @@ def test_the_command_writes_a_page_beside_the_study(tmp_path: Path, monkeypatch:
     assert (out / "leakage.html").read_text().startswith("<!doctype html>") and str(out / "leakage.html") in result.output.replace("\n", "")
     table = [line for line in result.output.splitlines() if "membership" in line or "guess" in line]
     assert table and all(len(line) <= 80 for line in table[1:])
-    for words, message in (
-        (["leakage", str(tmp_path / "no.toml"), "--data", "x"], "no file"),
-        (words[:-1] + [str(file)], "cannot be written"),
-    ):
-        wrong = CliRunner().invoke(app, words)
-        assert wrong.exit_code == 2 and message in wrong.output
+    wrong = CliRunner().invoke(app, [*words[:-1], str(file)])
+    assert wrong.exit_code == 2 and "cannot be written" in wrong.output
+    wrong = CliRunner().invoke(app, ["leakage", str(tmp_path / "no.toml"), "--data", "folder:ours"])
+    assert wrong.exit_code == 2 and "no file" in wrong.output
     file.write_text('method = "fedavgg"\n')
     wrong = CliRunner().invoke(app, ["leakage", str(file), "--data", "folder:ours"])
     assert wrong.exit_code == 2 and "did you mean 'fedavg'" in wrong.output

@@ -41,6 +41,7 @@ def leakage(
 
         rules = read_policy(policy)
         experiment, schema = experiment_of(file)
+        _make(out)
         dataset = fitting(site_data(data, domain, SITE, size or experiment.size), schema)
         with screen.status("", spinner="dots") as status:
             found = measure(
@@ -100,18 +101,22 @@ def _telling(status: Any) -> Any:
     return lambda text: status.update(Text(text))
 
 
-def _write(out: Path, found: Any) -> None:
+def _make(out: Path) -> None:
+    """The folder for the page, before minutes are spent on what goes into it."""
     from unseen.errors import BadInput
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise BadInput(f"{out} cannot be written ({error.strerror}); choose another --out") from error
+
+
+def _write(out: Path, found: Any) -> None:
     from unseen.files import write_atomically
     from unseen.leakage.leakage_page import render_leakage
 
-    page = render_leakage(found)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / "leakage.json", json.dumps(found.values(), indent=1) + "\n")
-        write_atomically(out / "leakage.html", page)
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        raise BadInput(f"{out} cannot be written ({error.strerror}); choose another --out") from error
+    write_atomically(out / "leakage.json", json.dumps(found.values(), indent=1) + "\n")
+    write_atomically(out / "leakage.html", render_leakage(found))
 
 
 def _say(found: Any, out: Path) -> None:
