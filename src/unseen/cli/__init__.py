@@ -10,6 +10,7 @@ from unseen.cli.evaluate import evaluate
 from unseen.cli.export import export
 from unseen.cli.federation import federation_app, join, serve
 from unseen.cli.figures import figure
+from unseen.cli.leakage import leakage
 from unseen.cli.ledger import ledger_app
 from unseen.cli.predict import predict
 from unseen.cli.report import report
@@ -37,6 +38,7 @@ app.command()(watch)
 app.command()(export)
 app.command()(predict)
 app.command()(evaluate)
+app.command()(leakage)
 app.command()(figure)
 app.command()(methods)
 app.command()(networks)
