@@ -1,7 +1,8 @@
 """A rehearsal: the study's method runs on made-up images, so that what will leave is seen before anybody is asked.
 
-The networks and the images have their real sizes; each training takes one small batch. Every round is rehearsed, as far as a minute
-goes: what left in the last rehearsed round is then taken to leave in all later ones.
+The networks and the images have their real sizes; each training takes one small batch. A method may change its ways at a round that one
+of its settings names (a warm-up), so the rehearsal goes some rounds beyond the largest of these, or as far as a minute goes. What left in
+the last rehearsed round is then taken to leave in all later ones.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from unseen.federation.sums.summable import is_summed
 from unseen.method import Refused
 from unseen.payload import Payload, State, carried, declarations
 from unseen.scoring import Model
+from unseen.settings import values_of
 from unseen.world import World
 
 __all__ = ["BriefClient", "Rehearsed", "hash_of_state", "made_up_domain", "rehearse"]
@@ -39,6 +41,7 @@ D = TypeVar("D", bound=Payload)
 U = TypeVar("U", bound=Payload)
 _IMAGES, _BATCH = 12, 4
 _SECONDS = 60.0
+_BEYOND = 20  # rounds after the last one that a setting may name
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def rehearse(experiment: Experiment, schema: Schema, training: list[str], sums: 
         cohort = engine.cohort(0)
         state: Any = method.start(world.fresh, cohort)
         cohort.close()
-        while number < experiment.rounds and time.monotonic() < until:
+        while number < _rounds(experiment) and time.monotonic() < until:
             number += 1
             cohort = engine.cohort(number)
             state = method.round(state, cohort)
@@ -139,6 +142,11 @@ def rehearse(experiment: Experiment, schema: Schema, training: list[str], sums: 
     return Rehearsed(
         tuple(sorted(rows, key=lambda r: (r.phase != "start", r.phase == "score", r.ask, r.task, r.field))), engine.first, number
     )
+
+
+def _rounds(experiment: Experiment) -> int:
+    named = [value for value in values_of(experiment.method).values() if type(value) is int and value < experiment.rounds]
+    return min(experiment.rounds, max(named, default=0) + _BEYOND)
 
 
 def _until_the_end(row: Leaving, rehearsed: int, rounds: int) -> Leaving:
