@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from uuid import uuid4
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -31,6 +32,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a site remembers of its data lies in its user's folder; every test is a user of its own."""
+    monkeypatch.setenv("UNSEEN_STATE", str(tmp_path_factory.getbasetemp() / f"state-{uuid4().hex}"))
 
 
 def tiny_classification(sizes: tuple[int, ...] = (40, 30, 20), classes: int = 3, side: int = 8) -> DomainDataset:

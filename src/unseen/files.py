@@ -9,12 +9,12 @@ from pathlib import Path
 __all__ = ["append_whole", "write_atomically"]
 
 
-def write_atomically(path: Path, data: bytes | str) -> None:
-    """The file is the old one or the new one, whole, whatever happens in between."""
+def write_atomically(path: Path, data: bytes | str, mode: int = 0o666) -> None:
+    """The file is the old one or the new one, whole, whatever happens in between; `mode` is what the umask leaves of it."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     content = data.encode() if isinstance(data, str) else data
     try:
-        with scratch.open("wb") as file:
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -16,6 +16,7 @@ from unseen.cli.report import report
 from unseen.cli.run import run
 from unseen.cli.show import methods, networks
 from unseen.cli.speed import speed
+from unseen.cli.study import study_app
 from unseen.cli.watch import watch
 
 __all__ = ["app", "main"]
@@ -42,6 +43,7 @@ app.command()(networks)
 app.command()(speed)
 app.add_typer(data_app, name="data")
 app.add_typer(federation_app, name="federation")
+app.add_typer(study_app, name="study")
 app.command()(serve)
 app.command()(join)
 app.add_typer(ledger_app, name="ledger")

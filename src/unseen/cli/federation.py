@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from unseen.cli.answers import answering, screen
+from unseen.cli.between import needs_cryptography, needs_flower
 from unseen.cli.membership import admit, init, list_members, remove, renew, request, rotate
+from unseen.cli.study import propose
 
-__all__ = ["federation_app", "join", "needs_flower", "serve"]
+__all__ = ["federation_app", "join", "serve"]
 
 federation_app = typer.Typer(help="Make a federation between machines, and say who belongs to it.", no_args_is_help=True)
 
@@ -26,19 +28,10 @@ def _stop_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def needs_flower() -> None:
-    from importlib.util import find_spec
-
-    from unseen.errors import BadInput
-
-    missing = [name for name in ("flwr", "cryptography") if find_spec(name) is None]
-    if missing:
-        raise BadInput(f"{' and '.join(missing)} is not installed; run: pip install 'unseen[flower]'")
-
-
 for _command in (init, request, admit, remove, rotate, renew):
     federation_app.command()(_command)
 federation_app.command("list")(list_members)
+federation_app.command()(propose)
 
 
 def serve(
@@ -72,13 +65,15 @@ def join(
     folder: Annotated[Path | None, typer.Option("--dir", help="where a site of a trial keeps its things; default site-NAME")] = None,
     server: Annotated[str | None, typer.Option(help="HOST:PORT, where it differs from the kit's")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    approve: Annotated[list[Path] | None, typer.Option(help="a study that you have looked at and agree to, repeatable")] = None,
+    carrier: Annotated[str, typer.Option(help="flower, or folder:PATH for sites without a line")] = "flower",
 ) -> None:
     """Join a federation with this site's data, and answer until stopped.
 
-    Example: unseen join site-north --data folder:scans --policy policy.toml
+    Example: unseen join site-north --data folder:scans --policy policy.toml --approve study.json
     """
     with answering():
-        needs_flower()
+        needs_flower() if carrier == "flower" else needs_cryptography()
         from unseen.federation.kits import open_kit
         from unseen.federation.site.join import SiteSettings
         from unseen.federation.site.join import join as join_federation
@@ -88,4 +83,6 @@ def join(
         for warning in open_kit(kit, home).warnings:
             _say(f"warning: {warning}")
         rules = str(policy) if policy else None
-        join_federation(SiteSettings(str(kit), str(home), data, domain, size, rules, evaluate_only, device), server, _say)
+        studies = tuple(str(file) for file in approve or ())
+        settings = SiteSettings(str(kit), str(home), data, domain, size, rules, evaluate_only, device, studies)
+        join_federation(settings, server, carrier, _say)

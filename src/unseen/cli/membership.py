@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from unseen.cli.answers import answering, screen
+from unseen.cli.between import needs_cryptography
 
 __all__ = ["admit", "init", "list_members", "remove", "renew", "request", "rotate"]
 
@@ -17,15 +18,6 @@ _FOLDER = Annotated[Path, typer.Argument(help="the federation's folder, at the s
 
 def _say(message: str) -> None:
     screen.print(message, markup=False)
-
-
-def _needs_cryptography() -> None:
-    from importlib.util import find_spec
-
-    from unseen.errors import BadInput
-
-    if find_spec("cryptography") is None:
-        raise BadInput("cryptography is not installed; run: pip install 'unseen[flower]'")
 
 
 def init(
@@ -40,7 +32,7 @@ def init(
     Example: unseen federation init consortium --server fl.example.org
     """
     with answering():
-        _needs_cryptography()
+        needs_cryptography()
         from unseen.federation.kits import init as make
         from unseen.federation.requests import read_invitation
 
@@ -64,7 +56,7 @@ def request(
     Example: unseen federation request invitation.json --name north
     """
     with answering():
-        _needs_cryptography()
+        needs_cryptography()
         from unseen.federation.kits import refuse_name
         from unseen.federation.requests import make_site, read_invitation
 
@@ -87,7 +79,7 @@ def rotate(
     Example: unseen federation rotate site-north
     """
     with answering():
-        _needs_cryptography()
+        needs_cryptography()
         from unseen.federation.kits import open_kit
         from unseen.federation.requests import request_rotation
         from unseen.federation.rotation import take_next_keys
@@ -113,7 +105,7 @@ def admit(
     Example: unseen federation admit consortium north.request
     """
     with answering():
-        _needs_cryptography()
+        needs_cryptography()
         from unseen.federation.membership import admit as admit_site
         from unseen.federation.requests import read_request
 
@@ -139,7 +131,7 @@ def remove(folder: _FOLDER, name: Annotated[str, typer.Argument(help="the site's
     Example: unseen federation remove consortium north
     """
     with answering():
-        _needs_cryptography()
+        needs_cryptography()
         from unseen.federation.membership import remove as remove_site
 
         remove_site(folder, name)
@@ -155,7 +147,7 @@ def renew(
     Example: unseen federation renew consortium
     """
     with answering():
-        _needs_cryptography()
+        needs_cryptography()
         from unseen.federation.membership import renew as renew_certificate
 
         until = renew_certificate(folder, days)
@@ -168,7 +160,7 @@ def list_members(folder: _FOLDER) -> None:
     Example: unseen federation list consortium
     """
     with answering():
-        _needs_cryptography()
+        needs_cryptography()
         from rich.table import Table
 
         from unseen.federation.keys import valid_until

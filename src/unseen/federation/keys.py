@@ -8,8 +8,7 @@ import ipaddress
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +27,6 @@ __all__ = [
     "SiteKeys",
     "ending_soon",
     "fingerprint",
-    "for_its_owner_alone",
     "private_bytes",
     "public_hex",
     "read_box",
@@ -48,16 +46,6 @@ _RAW, _PLAIN = serialization.Encoding.Raw, serialization.NoEncryption()
 _HEX = re.compile(r"[0-9a-f]{64}")  # one way to write a key, so that two keys are the same if and only if their texts are
 _SOON = datetime.timedelta(days=30)
 _CHANGED = "was a file changed?"
-
-
-@contextmanager
-def for_its_owner_alone() -> Iterator[None]:
-    """Files and folders that are made meanwhile can be read by their owner alone."""
-    old = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(old)
 
 
 def timestamp() -> str:

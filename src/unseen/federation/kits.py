@@ -23,7 +23,6 @@ from unseen.federation.keys import (
     Authority,
     SiteKeys,
     ending_soon,
-    for_its_owner_alone,
     private_bytes,
     public_hex,
     read_box,
@@ -144,45 +143,45 @@ def init(path: Path, server: str, clients: Sequence[str] = (), port: int = 8000,
 def new_folder(path: Path) -> Iterator[None]:
     """A folder that its owner alone can read, and that is gone again if it could not be filled."""
     existed = path.exists()
-    with for_its_owner_alone():
-        path.mkdir(parents=True, exist_ok=True)
-        path.chmod(0o700)
-        try:
-            yield
-        except BaseException:
-            for item in path.iterdir():
-                shutil.rmtree(item) if item.is_dir() else item.unlink()
-            if not existed:
-                path.rmdir()
-            raise
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.chmod(0o700)
+    try:
+        yield
+    except BaseException:
+        for item in path.iterdir():
+            shutil.rmtree(item) if item.is_dir() else item.unlink()
+        if not existed:
+            path.rmdir()
+        raise
 
 
 def _fill(path: Path, server: str, clients: Sequence[str], port: int, days: int) -> Federation:
     name, signing, box = secrets.token_hex(8), Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
     authority = Authority.make(name, MOST_DAYS)
     certificate, key = authority.certify(server, days)
-    (path / "secrets").mkdir()
-    (path / "ca.pem").write_bytes(authority.pem)
-    (path / "server.pem").write_bytes(certificate)
+    (path / "secrets").mkdir(mode=0o700)
+    write_secret(path / "ca.pem", authority.pem)
+    write_secret(path / "server.pem", certificate)
     write_secret(path / "secrets/ca.key", private_bytes(authority.key))
     write_secret(path / "secrets/server.key", key)
     write_secret(path / "secrets/signing.key", private_bytes(signing))
     write_secret(path / "secrets/box.key", private_bytes(box))
     write_secret(path / "secrets/exec.secret", secrets.token_bytes(32))
     invitation = {"federation": name, "server": f"{server}:{port}", "signing": public_hex(signing), "box": public_hex(box)}
-    (path / "invitation.json").write_text(json.dumps({**invitation, "ca": authority.pem.decode()}, indent=1) + "\n")
+    text = json.dumps({**invitation, "ca": authority.pem.decode()}, indent=1) + "\n"
+    write_secret(path / "invitation.json", text.encode())
     known = {client: SiteKeys.make() for client in clients}
     _pack_kits(path, invitation, known, authority.pem)
     members = {client: {**keys.public, "since": timestamp(), "trial": True} for client, keys in known.items()}
     about = {"id": name, "server": server, "port": port, "clients": members, "removed": []}
-    write_atomically(path / "federation.json", json.dumps(about, indent=1) + "\n")
+    write_atomically(path / "federation.json", json.dumps(about, indent=1) + "\n", 0o600)
     return Federation(path, name, server, port, {client: keys.public for client, keys in known.items()})
 
 
 def _pack_kits(path: Path, invitation: Mapping[str, str], known: Mapping[str, SiteKeys], ca: bytes) -> None:
     members = {client: keys.public["signing"] for client, keys in known.items()}
     for client, keys in known.items():
-        (path / "kits").mkdir(exist_ok=True)
+        (path / "kits").mkdir(exist_ok=True, mode=0o700)
         file = path / "kits" / f"{client}.kit"
         write_secret(file, b"")
         with zipfile.ZipFile(file, "w") as archive:
@@ -269,11 +268,10 @@ def open_kit(kit: Path, into: Path) -> Kit:
 def _unpack(contents: Mapping[str, bytes], into: Path) -> None:
     if any((into / name).exists() and (into / name).read_bytes() != data for name, data in contents.items()):
         raise BadInput(f"{into} was made for another kit; choose another folder with --dir")
-    with for_its_owner_alone():
-        into.mkdir(parents=True, exist_ok=True)
-        for name, data in contents.items():
-            if not (into / name).exists():
-                write_atomically(into / name, data)
+    into.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name, data in contents.items():
+        if not (into / name).exists():
+            write_atomically(into / name, data, 0o600)
 
 
 def _read_card(kit: Path, text: bytes, into: Path) -> Kit:

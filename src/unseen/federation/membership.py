@@ -16,7 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from unseen.errors import BadInput
-from unseen.federation.keys import Authority, fingerprint, for_its_owner_alone, read_curve, refuse_expired, timestamp, valid_until
+from unseen.federation.keys import Authority, fingerprint, read_curve, refuse_expired, timestamp, valid_until
 from unseen.federation.kits import KEYS, MOST_DAYS, read_register
 from unseen.federation.requests import MembershipRequest
 from unseen.files import write_atomically
@@ -113,8 +113,7 @@ def renew(path: Path, days: int) -> datetime.datetime:
     if days > left:
         raise BadInput(f"{days} days; the authority's own certificate ends in {left}")
     certificate, _ = Authority.read(ca, path / "secrets/ca.key").certify(about["server"], days, read_curve(path / "secrets/server.key"))
-    with for_its_owner_alone():
-        write_atomically(path / "server.pem", certificate)
+    write_atomically(path / "server.pem", certificate, 0o600)
     return valid_until(path / "server.pem")
 
 
@@ -122,14 +121,13 @@ def renew(path: Path, days: int) -> datetime.datetime:
 def _changed(path: Path) -> Iterator[dict[str, Any]]:
     """What `federation.json` says, to be changed; written back whole if nothing was refused."""
     read_register(path)  # no lock in a folder without a federation
-    with for_its_owner_alone():
-        try:
-            with FileLock(path / ".federation.lock", timeout=_PATIENCE):
-                about = read_register(path)
-                yield about
-                write_atomically(path / "federation.json", json.dumps(about, indent=1) + "\n")
-        except Timeout:
-            raise BadInput(f"another command is changing the members of {path}; try again") from None
+    try:
+        with FileLock(path / ".federation.lock", timeout=_PATIENCE, mode=0o600):
+            about = read_register(path)
+            yield about
+            write_atomically(path / "federation.json", json.dumps(about, indent=1) + "\n", 0o600)
+    except Timeout:
+        raise BadInput(f"another command is changing the members of {path}; try again") from None
 
 
 def _keys(member: dict[str, Any]) -> dict[str, str]:

@@ -22,7 +22,6 @@ from unseen.errors import BadInput
 from unseen.federation.keys import (
     SiteKeys,
     fingerprint,
-    for_its_owner_alone,
     public_hex,
     read_node_public,
     read_public,
@@ -168,8 +167,7 @@ def request_rotation(folder: Path) -> tuple[MembershipRequest, Path]:
     old = kit.signing
     request = MembershipRequest(kit.federation, kit.client, keys.public, public_hex(old))
     file = _request_file(folder, kit.client)
-    with for_its_owner_alone():
-        write_atomically(file, request.signed_by(keys.signing, old))
+    write_atomically(file, request.signed_by(keys.signing, old), 0o600)
     return request, file
 
 

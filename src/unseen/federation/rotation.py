@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from unseen.errors import BadInput
-from unseen.federation.keys import SiteKeys, for_its_owner_alone, public_hex, read_public, read_signing, timestamp, write_secret
+from unseen.federation.keys import SiteKeys, public_hex, read_public, read_signing, timestamp, write_secret
 from unseen.files import write_atomically
 
 __all__ = ["earlier_keys", "finish_taking", "next_keys", "take_next_keys"]
@@ -26,11 +26,10 @@ def next_keys(folder: Path) -> SiteKeys:
     if not waiting.exists():
         scratch = folder / ".next.tmp"
         shutil.rmtree(scratch, ignore_errors=True)
-        with for_its_owner_alone():
-            scratch.mkdir()
-            for name, data in SiteKeys.make().files.items():
-                write_secret(scratch / name, data)
-            os.replace(scratch, waiting)
+        scratch.mkdir(mode=0o700)
+        for name, data in SiteKeys.make().files.items():
+            write_secret(scratch / name, data)
+        os.replace(scratch, waiting)
     return SiteKeys.read(waiting)
 
 
@@ -59,9 +58,8 @@ def finish_taking(folder: Path) -> None:
 def _remember(folder: Path, key: str) -> None:
     known = _read_earlier(folder)
     if key not in [entry["signing"] for entry in known]:
-        with for_its_owner_alone():
-            text = json.dumps([*known, {"signing": key, "until": timestamp()}], indent=1)
-            write_atomically(folder / _EARLIER, text + "\n")
+        text = json.dumps([*known, {"signing": key, "until": timestamp()}], indent=1)
+        write_atomically(folder / _EARLIER, text + "\n", 0o600)
 
 
 def earlier_keys(folder: Path) -> tuple[str, ...]:

@@ -52,10 +52,10 @@ class Down(Payload):
 
 
 class Up(Told):
-    teacher: State = carries("model", of="model")
-    generator: State | None = carries("model", role="generator")
+    teacher: State = carries("model", of="model", mean=True)
+    generator: State | None = carries("model", role="generator", mean=True)
     perturbed: State | None = carries("model", of="model")  # the teacher after a step uphill: only where the aggregation is sha
-    student: State | None = carries("model", of="student")
+    student: State | None = carries("model", of="student", mean=True)
 
     @property
     def model(self) -> State:  # what the aggregation combines

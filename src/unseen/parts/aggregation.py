@@ -96,6 +96,10 @@ class Aggregation(Configured, ABC):
         """Why this aggregation cannot run here, one sentence each."""
         return ()
 
+    def needs_each(self) -> Iterable[str]:
+        """Why this aggregation reads single models, one sentence each; () where it only averages, by `samples` or all alike."""
+        yield f"the aggregation {self.name} reads each client's model"
+
     def notes(self, state: Any) -> dict[str, Any]:
         """What a run's record should say of the last aggregation, from the server's state."""
         return {}
@@ -126,6 +130,9 @@ class Mean(Aggregation):
     def upload(self, client: Client, net: nn.Module, learner: nn.Module) -> dict[str, Any]:
         return {"samples": client.samples}
 
+    def needs_each(self) -> Iterable[str]:
+        return ()
+
     def combine(self, clients: Cohort, updates: Updates, before: Aggregate) -> Aggregate:
         return _streamed(updates, lambda update: update.samples or 0, before)
 
@@ -136,16 +143,19 @@ class Uniform(Aggregation):
 
     name = "uniform"
 
+    def needs_each(self) -> Iterable[str]:
+        return ()
+
     def combine(self, clients: Cohort, updates: Updates, before: Aggregate) -> Aggregate:
         return _streamed(updates, lambda update: 1, before)
 
 
 class Candidates(Payload):
-    models: dict[str, State] = carries("model")
+    models: dict[str, State] = carries("model", passed_on=True)
 
 
 class Losses(Payload):
-    losses: dict[str, float] = carries("score", of="models")  # mean loss of each candidate on the evaluator's validation part
+    losses: dict[str, float] = carries("score", of="models", low=0.0, high=_WORST_LOSS)  # mean loss on the validation part
 
 
 @dataclass(frozen=True)
@@ -208,6 +218,9 @@ class Assessed(Aggregation):
                 f"with the aggregation {self.name} clients assess models on their validation samples, and {', '.join(empty)} "
                 'would have none; raise `validation`, or use aggregation = "mean"'
             )
+
+    def needs_each(self) -> Iterable[str]:
+        yield f"the aggregation {self.name} sends each client's model to the others, who assess it"
 
     def notes(self, state: Any) -> dict[str, Any]:
         aggregate = aggregate_in(state)

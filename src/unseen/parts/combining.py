@@ -28,7 +28,7 @@ class Down(Payload):
 class Up(Told):
     """A client returns its model, and what the aggregation asks for."""
 
-    model: State = carries("model")
+    model: State = carries("model", mean=True)
 
 
 @dataclass(frozen=True)
