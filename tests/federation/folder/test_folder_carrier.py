@@ -229,13 +229,19 @@ def test_a_late_answer_is_superseded_and_taken_away(
 
 
 def test_a_question_without_an_answer_stays_when_the_server_stops(federation: Federation, kits: dict[str, Kit], share: Path) -> None:
+    first, second, desk = asked(federation, 1), asked(federation, 2), Desk(kits["north"])
     carrier = FolderCarrier(federation, share)
-    now(carrier, asked(federation, 1))
+    now(carrier, first)
     carrier.close()
     assert names(share) == ["q-"]
-    carrier = FolderCarrier(federation, share)
-    now(carrier, asked(federation, 2))
-    assert names(share) == ["q-"]  # the old one was taken away
+    carrier = FolderCarrier(federation, share)  # another process, which asks something else first
+    now(carrier, second)
+    letters_of(kits["north"], share, desk).look()
+    assert now(carrier, second) == desk.given[second.signature] and names(share) == ["a-", "a-", "q-", "q-"]
+    assert now(carrier, first) == desk.given[first.signature] and names(share) == ["a-", "q-"]
+    now(FolderCarrier(federation, share), asked(federation, 3))  # killed here
+    carrier.close()
+    assert names(share) == []  # everything that this one asked was answered
 
 
 def test_two_federations_share_a_folder(federation: Federation, kits: dict[str, Kit], share: Path, tmp_path: Path) -> None:

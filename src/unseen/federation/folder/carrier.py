@@ -16,8 +16,9 @@ __all__ = ["FolderCarrier"]
 class FolderCarrier:
     """Carries messages to the sites of a federation as letters, and finds the answers again after a kill.
 
-    A question lies in the folder until its answer was read and the next one is asked, or the carrier is closed; one without an
-    answer stays, since its letter may be on its way.
+    A question lies in the folder until its answer was read and the next one is asked, or the carrier is closed. One without an
+    answer stays, and so does what a killed process asked before: such letters may be on their way. They go when a carrier is closed to
+    which the site has answered everything.
     """
 
     def __init__(self, federation: Federation, path: Path, say: Callable[[str], None] = lambda message: None) -> None:
@@ -65,15 +66,16 @@ class FolderCarrier:
         lies_there = answered or folder.has("question", key, self._key.public_key()) is not None
         if not lies_there and not folder.write("question", key, message, self._key, self._federation.box_key(site)):
             return
-        if self._asked.get(site) != key:
-            before = {self._asked[site]} if site in self._asked else folder.keys("question") | folder.keys("answer")
-            for other in before - {key}:
-                folder.delete("question", other)
-                folder.delete("answer", other)
-            self._asked[site] = key
+        before = self._asked.get(site, key)
+        if before != key:
+            folder.delete("question", before)
+            folder.delete("answer", before)
+        self._asked[site] = key
 
     def close(self) -> None:
         for site in self._answered:
-            self._folders[site].delete("question", self._asked[site])
-            self._folders[site].delete("answer", self._asked[site])
+            folder = self._folders[site]
+            for key in folder.keys("question") | folder.keys("answer"):
+                folder.delete("question", key)
+                folder.delete("answer", key)
         self._answered.clear()

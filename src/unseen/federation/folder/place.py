@@ -91,7 +91,10 @@ class LetterFolder:
         self._failed: dict[str, tuple[_Stamp, float]] = {}  # letters that could not be read: how they looked, and when to try again
 
     def key_of(self, question: SignedMessage) -> str:
-        """The digits that name a question and its answer. A signature stands for all that it signs: they are the same after a restart."""
+        """The digits that name a question and its answer; the same question has the same after a restart.
+
+        Its signature stands for all that it says, the receipt included: an answer under this name is never older than that receipt.
+        """
         whole = f"unseen letter name 1 {self._federation} {self._site} ".encode() + question.signature
         return hashlib.sha256(whole).hexdigest()[:24]
 

@@ -70,7 +70,9 @@ class Responder:
         self._kit, self._dataset, self._policy, self._folder = kit, dataset, policy, folder
         self._evaluates, self._device = evaluates, device
         self._key = kit.signing
-        self._ledger = Ledger(folder / "ledger.jsonl", kit.signing, kit.server_key, kit.client)
+        self._ledger = Ledger(
+            folder / "ledger.jsonl", kit.signing, kit.server_key, kit.client, federation=kit.federation, earlier=kit.earlier
+        )
         self._data = content_hash(dataset, folder / "data.json")
         self._budget = Budget(policy.privacy, self._data, self._spent())
         self._studies = SiteStudies(folder, kit.members)
