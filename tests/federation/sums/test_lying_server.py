@@ -167,6 +167,16 @@ def test_exchanged_boxes_are_not_opened_and_give_nothing() -> None:
     }  # fmt: skip
 
 
+def test_a_box_that_is_sent_back_to_its_sender_is_not_opened() -> None:
+    """Both ways between two sites have keys of their own: one key would encrypt two boxes, and open a site's own box as the other's."""
+    run = SumInMemory(4)
+    run.run(until=2)
+    run.server._boxes["01"]["00"] = run.server._boxes["00"]["01"]
+    run.run(until=4)
+    given = json.loads(run.answer("00", 5, run.server.questions()["00"]))
+    assert sorted(given["own"]) == ["00", "02", "03"]
+
+
 # ---- the question ----
 
 
