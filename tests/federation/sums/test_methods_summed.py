@@ -68,7 +68,7 @@ class SummingEngine(LocalEngine):
                 return site.mask(encode_answer(ups[name], down, context, name, self.world.entries))
             return {1: lambda _: site.keys(), 2: site.shares, 4: site.consent, 5: site.unmask}[server.step](question)
 
-        while server.step <= 5:
+        while not server.done:
             for name, question in server.questions().items():
                 if name not in self.lost or server.step < 3:
                     server.take(name, answer(name, question))

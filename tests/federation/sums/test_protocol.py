@@ -245,7 +245,7 @@ def test_above_thirty_two_sites_each_has_some_partners() -> None:
     assert run.server.survivors == [name for name in run.sites if name not in ("05", "11", "17", "23")]
     assert run.total == added(run.server.survivors)
     roster = run.server._roster
-    assert {len(partners) for partners in roster.partners.values()} == {32} and roster.threshold == 17
+    assert {len(partners) for partners in roster.partners.values()} == {32} and roster.threshold == 23
     boxes = {name: len(answer) for (name, step), answer in run.answers.items() if step == 2}
     assert max(boxes.values()) < 32 * 180
 

@@ -21,8 +21,6 @@ from unseen.federation.sums.words import Words, add_streams
 
 __all__ = ["ServerSum"]
 
-DONE = len(STEPS) + 1
-
 
 class ServerSum:
     """One sum, from its first question or from its own bytes: a restarted server asks again what it asked, and goes on."""
@@ -41,8 +39,6 @@ class ServerSum:
         self._layouts: dict[str, str] = {}  # by site
         if state is not None:
             self._restore(state)
-
-    # ---- what to ask ----
 
     @property
     def expected(self) -> list[str]:
@@ -67,8 +63,6 @@ class ServerSum:
         if self.step == 4:
             return pack({"survivors": self._survivors})
         return pack({"signatures": self._signatures})
-
-    # ---- what came ----
 
     def take(self, site: str, answer: bytes) -> None:
         """An answer to this step. Whatever is wrong with it, only its sender is left out."""
@@ -126,8 +120,6 @@ class ServerSum:
                 raise RefusedReply("shares that are no numbers of the field")
         self._shares[site] = shares
 
-    # ---- the end of a step ----
-
     def advance(self) -> None:
         """End this step: what came is what the sum goes on with. NoReplies where it is too little; more may be asked for and taken then."""
         if self.step == 3:
@@ -140,6 +132,10 @@ class ServerSum:
         self.step += 1
 
     @property
+    def done(self) -> bool:
+        return self.step > len(STEPS)
+
+    @property
     def survivors(self) -> list[str]:
         """The sites that are in the sum: known after step 3."""
         return list(self._survivors)
@@ -147,7 +143,7 @@ class ServerSum:
     @property
     def result(self) -> Words:
         """The sum of the survivors' words, without masks."""
-        if self.step != DONE:
+        if not self.done:
             raise RuntimeError(f"a secure sum that is at step {self.step}")
         return next(iter(self._sums.values()))
 
@@ -168,8 +164,6 @@ class ServerSum:
             reasons = "; ".join(f"{site}: {reason}" for site, reason in sorted(self.missing.items()))
             what = f"step {self.step} ({STEPS[self.step]}) of a secure sum"
             raise NoReplies(f"{good} of {sites} sites gave a usable answer to {what}, {needed} are needed ({reasons})")
-
-    # ---- the masks ----
 
     @cached_property
     def _roster(self) -> Roster:  # after step 1
@@ -201,8 +195,6 @@ class ServerSum:
         if secret is None:
             raise NoReplies(f"the shares that came do not give back the secret of {site} in a secure sum ({len(shares)} shares)")
         return secret
-
-    # ---- what is kept ----
 
     def to_bytes(self) -> bytes:
         """To be written after each `advance`, and once more before a step is asked again: what came within a step is asked for again."""
