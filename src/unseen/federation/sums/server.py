@@ -17,7 +17,7 @@ from unseen.federation.sums.roster import PublicKeys, Roster
 from unseen.federation.sums.shamir import BYTES_OF_SHARE, PRIME, recover
 from unseen.federation.sums.site import STEPS, bound_to
 from unseen.federation.sums.site_secrets import BYTES_OF_BOX, fits_mask_key, fits_seal, pair_key, self_key
-from unseen.federation.sums.words import Words, add_streams
+from unseen.federation.sums.words import Form, Words, add_streams
 
 __all__ = ["ServerSum"]
 
@@ -35,8 +35,8 @@ class ServerSum:
         self._survivors: list[str] = []
         self._signatures: dict[str, str] = {}
         self._shares: dict[str, dict[str, dict[str, bytes]]] = {}  # by who gave them
-        self._sums: dict[str, Words] = {}  # by layout: sites that differ in it cannot be added
-        self._layouts: dict[str, str] = {}  # by site
+        self._sums: dict[Form, Words] = {}  # by layout and number: sites that differ in them cannot be added
+        self._forms: dict[str, Form] = {}  # by site
         if state is not None:
             self._restore(state)
 
@@ -92,14 +92,11 @@ class ServerSum:
 
     def _take_words(self, site: str, answer: bytes) -> None:
         words = Words.from_bytes(answer)
-        kind = words.layout
-        if kind not in self._sums:
-            self._sums[kind] = words.copy()
-        elif (len(words.wide), len(words.narrow)) != (len(self._sums[kind].wide), len(self._sums[kind].narrow)):
-            raise RefusedReply("words of another number than the others' of the same layout")
+        if words.form in self._sums:
+            self._sums[words.form].add(words)
         else:
-            self._sums[kind].add(words)
-        self._layouts[site] = kind
+            self._sums[words.form] = words.copy()
+        self._forms[site] = words.form
 
     def _take_consent(self, site: str, answer: bytes) -> None:
         signature = hex_bytes(unpack(answer, "signature"), ["signature"], 64, "signatures")["signature"]
@@ -112,9 +109,7 @@ class ServerSum:
         survived = held.intersection(self._survivors)
         shares = {}
         for kind, fitting in (("own", survived), ("masking", held.intersection(self._boxes) - survived)):
-            names = (
-                set(given[kind]) & fitting if isinstance(given[kind], dict) else set()
-            )  # a site may have been sent shares it cannot open
+            names = fitting.intersection(given[kind]) if isinstance(given[kind], dict) else ()  # some of those sent to it may not open
             shares[kind] = hex_bytes(given[kind], names, BYTES_OF_SHARE, "shares")
             if any(int.from_bytes(share, "big") >= PRIME for share in shares[kind].values()):
                 raise RefusedReply("shares that are no numbers of the field")
@@ -126,7 +121,7 @@ class ServerSum:
             self._survivors = self._alike()
         self._refuse_too_few(len(self._survivors if self.step == 3 else self._answered()))
         if self.step == 3:
-            self._sums = {kind: words for kind, words in self._sums.items() if kind == self._layouts[self._survivors[0]]}
+            self._sums = {kind: words for kind, words in self._sums.items() if kind == self._forms[self._survivors[0]]}
         elif self.step == 5:
             self._unmask()
         self.step += 1
@@ -148,15 +143,15 @@ class ServerSum:
         return next(iter(self._sums.values()))
 
     def _answered(self) -> Collection[str]:
-        return {1: self._keys, 2: self._boxes, 3: self._layouts, 4: self._signatures, 5: self._shares}.get(self.step, {})
+        return {1: self._keys, 2: self._boxes, 3: self._forms, 4: self._signatures, 5: self._shares}.get(self.step, {})
 
     def _alike(self) -> list[str]:
         """The sites whose answers have the layout that most have: which fields are there, and of which shapes."""
-        usual = Counter(self._layouts.values()).most_common(1)
-        for site, kind in self._layouts.items():
+        usual = Counter(self._forms.values()).most_common(1)
+        for site, kind in self._forms.items():
             if kind != usual[0][0]:
                 self.missing[site] = "its answer differs from the others' in the fields that are there, or in their shapes or types"
-        return sorted(site for site, kind in self._layouts.items() if kind == usual[0][0]) if usual else []
+        return sorted(site for site, kind in self._forms.items() if kind == usual[0][0]) if usual else []
 
     def _refuse_too_few(self, good: int) -> None:
         needed, sites = self._context.threshold, len(self._context.sites)
@@ -217,4 +212,4 @@ class ServerSum:
         self._survivors, self._signatures = kept["survivors"], kept["signatures"]
         if self.step > 3:
             words = Words.from_bytes(state[8 + length :]).copy()
-            self._sums, self._layouts = {words.layout: words}, dict.fromkeys(self._survivors, words.layout)
+            self._sums, self._forms = {words.form: words}, dict.fromkeys(self._survivors, words.form)
