@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from unseen.federation.sums.context import SumContext
 from unseen.federation.sums.encoding import decode_mean, encode_answer, rounding
-from unseen.federation.sums.server import ServerSum
+from unseen.federation.sums.server import DONE, ServerSum
 from unseen.federation.sums.site import STEPS, SiteSum
 from unseen.ops.averaging import RunningMean
 from unseen.parts.combining import Down, Up
@@ -74,7 +74,7 @@ def main(millions: float = 25.0, number: int = 3) -> None:
         sent["summed"] = len(masked)
         return masked
 
-    while not server.done:
+    while server.step != DONE:
         step = STEPS[server.step]
         for name, question in server.questions().items():
             if server.step == 3:

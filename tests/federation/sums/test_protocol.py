@@ -109,6 +109,20 @@ def test_a_restarted_site_masks_no_other_words_with_the_same_masks() -> None:
         run.site("01").mask(words_of("02"))
 
 
+def test_a_site_that_wrote_its_answer_down_but_not_its_state_goes_on() -> None:
+    """It was killed between the two: its words are known to have been asked for, and are given again from where they lie."""
+    run = SumInMemory(3)
+    run.run(until=2)
+    questions = run.server.questions()
+    site = run.sites["01"]
+    site.take_shares(questions["01"], ASKED)
+    kept = site.to_bytes()
+    run.server.take("01", site.mask(run.words["01"].copy()))
+    run.sites["01"] = SiteSum(run.context, "01", KEYS["01"], kept)
+    run.run()
+    assert run.total == added([*run.sites])
+
+
 def test_what_was_kept_of_another_sum_is_not_taken() -> None:
     one, other = context_of(3), context_of(3, ask=2)
     kept = SiteSum(one, "00", KEYS["00"]).to_bytes()

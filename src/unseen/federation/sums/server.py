@@ -19,7 +19,9 @@ from unseen.federation.sums.site import STEPS, bound_to
 from unseen.federation.sums.site_secrets import BYTES_OF_BOX, fits_mask_key, fits_seal, pair_key, self_key
 from unseen.federation.sums.words import Form, Words, add_streams
 
-__all__ = ["ServerSum"]
+__all__ = ["DONE", "ServerSum"]
+
+DONE = len(STEPS) + 1
 
 
 class ServerSum:
@@ -127,10 +129,6 @@ class ServerSum:
         self.step += 1
 
     @property
-    def done(self) -> bool:
-        return self.step > len(STEPS)
-
-    @property
     def survivors(self) -> list[str]:
         """The sites that are in the sum: known after step 3."""
         return list(self._survivors)
@@ -138,7 +136,7 @@ class ServerSum:
     @property
     def result(self) -> Words:
         """The sum of the survivors' words, without masks."""
-        if not self.done:
+        if self.step != DONE:
             raise RuntimeError(f"a secure sum that is at step {self.step}")
         return next(iter(self._sums.values()))
 
