@@ -42,6 +42,7 @@ _TYPES: dict[Kind, tuple[Any, ...]] = {
     "text": (str,),
 }
 OF_A_NETWORK = ("model", "update", "gradient", "control")
+_AVERAGED = (*OF_A_NETWORK, "statistic", "number")
 _MAY_TRAVEL = {hint for hints in _TYPES.values() for hint in hints}
 
 
@@ -88,8 +89,8 @@ def carries(
         raise TypeError(f"a payload field with part {part!r}; expected one of {', '.join(get_args(Part))}")
     if kind not in OF_A_NETWORK and (role, part) != ("task", "whole"):
         raise TypeError(f"a payload field of kind {kind!r} has no role or part; those are of {', '.join(OF_A_NETWORK)}")
-    if mean and (kind not in (*OF_A_NETWORK, "statistic") or grows_with_data):
-        raise TypeError(f"a payload field of kind {kind!r} with mean; a mean is of {', '.join(OF_A_NETWORK)} or statistic, not growing")
+    if mean and (kind not in _AVERAGED or grows_with_data):
+        raise TypeError(f"a payload field of kind {kind!r} with mean; a mean is of {', '.join(_AVERAGED)}, not growing")
     if (low, high) != (None, None) and kind not in ("score", "number", "statistic"):
         raise TypeError(f"a payload field of kind {kind!r} with low or high; those are of score, number or statistic")
     return dataclasses.field(metadata={"declaration": Declaration(kind, of, role, part, grows_with_data, mean, low, high, passed_on)})
@@ -152,8 +153,8 @@ def _refuse_undeclared(cls: type) -> None:
             raise TypeError(f'{cls.__name__}.{field.name} does not say what it carries; write = carries("{fitting[0]}"), say')
         if told.kind not in fitting:
             raise TypeError(f"{cls.__name__}.{field.name} carries a {told.kind}; of its type there may be {', '.join(fitting)}")
-        if told.mean and hint not in (State, Tensor):
-            raise TypeError(f"{cls.__name__}.{field.name} is declared as {hint} with mean; a mean is of one State or Tensor")
+        if told.mean and hint == dict[str, State]:
+            raise TypeError(f"{cls.__name__}.{field.name} is declared as {hint} with mean; a mean is of one State or Tensor, or of numbers")
     told_of = [field.metadata["declaration"] for field in dataclasses.fields(cast(Any, cls))]
     if any(told.mean for told in told_of) and sum(told.kind == "count" for told in told_of) > 1:
         raise TypeError(f"{cls.__name__} has means and several counts; one count is the weight of a client")

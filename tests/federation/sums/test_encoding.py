@@ -164,32 +164,28 @@ def test_sites_of_no_weight_give_nothing() -> None:
 
 class Asked(Payload):
     start: State = carries("model")
-    several: dict[str, State] = carries("model", role="others")
 
 
 class Everything(Payload):
     update: State = carries("update", of="start", mean=True)
     gradient: State = carries("gradient", mean=True)
-    several: dict[str, State] = carries("model", of="several", role="others", mean=True)
     prototype: Tensor = carries("statistic", mean=True)
     absent: State | None = carries("model", role="others", mean=True)
 
 
-def test_updates_gradients_several_models_and_statistics() -> None:
-    down = Asked(start={"w": torch.full((2,), 100.0)}, several={"x": {"w": torch.ones(1)}, "y": {"w": torch.full((1,), 50.0)}})
+def test_updates_gradients_and_statistics() -> None:
+    down = Asked(start={"w": torch.full((2,), 100.0)})
 
     def up(number: float) -> Everything:
         return Everything(
             update={"w": torch.tensor([number, -number])},
             gradient={"w": torch.tensor([100 * number, 0.0])},
-            several={"x": {"w": torch.tensor([1 + number])}, "y": {"w": torch.tensor([50 - number])}},
             prototype=torch.tensor([[1000 * number]]),
             absent=None,
         )
 
     mean = summed([up(1.0), up(2.0), up(6.0)], down, context(1, 1, 1))
     assert mean.update["w"].tolist() == pytest.approx([3.0, -3.0]) and mean.gradient["w"].tolist() == pytest.approx([300.0, 0.0])
-    assert mean.several["x"]["w"].item() == pytest.approx(4.0) and mean.several["y"]["w"].item() == pytest.approx(47.0)
     assert mean.prototype.tolist() == [[pytest.approx(3000.0)]] and mean.absent is None
 
 

@@ -22,7 +22,7 @@ from unseen.engines.local import LocalEngine
 from unseen.engines.tasks import Place
 from unseen.federation.sums.context import SumContext
 from unseen.federation.sums.encoding import decode_mean, encode_answer
-from unseen.federation.sums.server import ServerSum
+from unseen.federation.sums.server import DONE, ServerSum
 from unseen.federation.sums.site import SiteSum
 from unseen.federation.sums.summable import is_summed, refusals
 from unseen.method import Method, Refused, on_client, task_types
@@ -68,7 +68,7 @@ class SummingEngine(LocalEngine):
                 return site.mask(encode_answer(ups[name], down, context, name, self.world.entries))
             return {1: lambda _: site.keys(), 2: site.shares, 4: site.consent, 5: site.unmask}[server.step](question)
 
-        while server.step <= 5:
+        while server.step != DONE:
             for name, question in server.questions().items():
                 if name not in self.lost or server.step < 3:
                     server.take(name, answer(name, question))
@@ -156,15 +156,9 @@ class Whole(Payload):
     model: State = carries("model")
 
 
-class Counted(Payload):
-    seen: Tensor = carries("statistic", mean=True)
-    one: int = carries("count")
-    two: int = carries("count")
-
-
 def test_which_answers_are_summed() -> None:
     assert is_summed(Up) and is_summed(DynamicUp)
-    assert not any(is_summed(kind) for kind in (Whole, Counted, Losses, Nothing))
+    assert not any(is_summed(kind) for kind in (Whole, Losses, Nothing))
     elcfs: Any = METHODS["elcfs"]
     assert is_summed(task_types(elcfs.train)[1]) and not is_summed(task_types(elcfs.spectra)[1])
 

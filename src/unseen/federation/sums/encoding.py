@@ -22,7 +22,7 @@ from unseen.codec import hints_of, without_none
 from unseen.errors import NoReplies, RefusedReply
 from unseen.federation.sums.context import SumContext
 from unseen.federation.sums.words import Words
-from unseen.payload import Payload, bases, declarations, is_by_name
+from unseen.payload import Payload, bases, declarations
 from unseen.state import Entries, State
 
 __all__ = ["NARROW_LIMIT", "NARROW_UNIT", "WIDE_LIMIT", "WIDE_UNIT", "decode_mean", "encode_answer", "rounding"]
@@ -158,9 +158,7 @@ def _start(piece: _Piece, up_type: type[Payload], down: Payload) -> Tensor | Non
         return None
     base = bases(type(down), up_type).get(piece.field)
     states = getattr(down, base) if base is not None else None
-    if base is not None and states is not None and is_by_name(type(down), base):
-        states = states.get(piece.path[0]) if is_by_name(up_type, piece.field) else None
-    start: Tensor | None = states.get(piece.path[-1]) if states is not None else None
+    start: Tensor | None = states.get(piece.path[0]) if states is not None else None
     if start is not None and tuple(start.shape) != piece.shape:
         raise RefusedReply(f"{piece.where} is of another shape than what it was trained from")
     return start
@@ -221,13 +219,7 @@ def _rebuilt(piece: _Piece, words: NDArray[Any], factor: float, start: Tensor | 
 
 def _value(hint: Any, leaves: dict[tuple[str, ...], Any]) -> Any:
     """A field's value from its pieces."""
-    bare, _ = without_none(hint)
-    if bare == dict[str, State]:
-        states: dict[str, State] = {}
-        for (name, key), tensor in leaves.items():
-            states.setdefault(name, {})[key] = tensor
-        return states
-    if bare in (State, dict[str, float]):
+    if without_none(hint)[0] in (State, dict[str, float]):
         return {path[0]: value for path, value in leaves.items()}
     return leaves.get(())
 
@@ -240,7 +232,7 @@ def _refuse_odd(pieces: list[_Piece], words: Words, up_type: type[Payload]) -> N
         if not plain or not told[piece.field].mean or piece.type not in (*_TYPES, *_SCALARS) or type(piece.narrow) is not bool:
             raise ValueError(piece)
         bare, _ = without_none(hints_of(up_type)[piece.field])
-        depth = 2 if bare == dict[str, State] else 1 if bare in (State, dict[str, float]) else 0
+        depth = 1 if bare in (State, dict[str, float]) else 0
         if len(piece.path) != depth or (piece.type in ("int", "float") and piece.shape):
             raise ValueError(piece)
     sizes = {narrow: sum(piece.size for piece in pieces if piece.narrow is narrow) for narrow in (True, False)}

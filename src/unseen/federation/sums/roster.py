@@ -100,10 +100,10 @@ class Roster:
 
     @property
     def threshold(self) -> int:
-        """How many shares give a secret back: as many as sites are needed; on a ring, more than half of those who hold one."""
+        """How many shares give a secret back: as many as sites are needed; on a ring, more than two thirds of those who hold one."""
         if len(self.names) <= MOST_WITH_EVERYONE:
             return self.context.threshold
-        return (len(self.partners[self.names[0]]) + 1) // 2 + 1
+        return 2 * (len(self.partners[self.names[0]]) + 1) // 3 + 1
 
     def holders(self, site: str) -> list[str]:
         """Who holds shares of this site's secrets: its partners and itself. It holds shares of the same sites."""

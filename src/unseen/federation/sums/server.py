@@ -17,9 +17,9 @@ from unseen.federation.sums.roster import PublicKeys, Roster
 from unseen.federation.sums.shamir import BYTES_OF_SHARE, PRIME, recover
 from unseen.federation.sums.site import STEPS, bound_to
 from unseen.federation.sums.site_secrets import BYTES_OF_BOX, fits_mask_key, fits_seal, pair_key, self_key
-from unseen.federation.sums.words import Words, add_streams
+from unseen.federation.sums.words import Form, Words, add_streams
 
-__all__ = ["ServerSum"]
+__all__ = ["DONE", "ServerSum"]
 
 DONE = len(STEPS) + 1
 
@@ -37,12 +37,10 @@ class ServerSum:
         self._survivors: list[str] = []
         self._signatures: dict[str, str] = {}
         self._shares: dict[str, dict[str, dict[str, bytes]]] = {}  # by who gave them
-        self._sums: dict[str, Words] = {}  # by layout: sites that differ in it cannot be added
-        self._layouts: dict[str, str] = {}  # by site
+        self._sums: dict[Form, Words] = {}  # by layout and number: sites that differ in them cannot be added
+        self._forms: dict[str, Form] = {}  # by site
         if state is not None:
             self._restore(state)
-
-    # ---- what to ask ----
 
     @property
     def expected(self) -> list[str]:
@@ -67,8 +65,6 @@ class ServerSum:
         if self.step == 4:
             return pack({"survivors": self._survivors})
         return pack({"signatures": self._signatures})
-
-    # ---- what came ----
 
     def take(self, site: str, answer: bytes) -> None:
         """An answer to this step. Whatever is wrong with it, only its sender is left out."""
@@ -98,14 +94,11 @@ class ServerSum:
 
     def _take_words(self, site: str, answer: bytes) -> None:
         words = Words.from_bytes(answer)
-        kind = words.layout
-        if kind not in self._sums:
-            self._sums[kind] = words.copy()
-        elif (len(words.wide), len(words.narrow)) != (len(self._sums[kind].wide), len(self._sums[kind].narrow)):
-            raise RefusedReply("words of another number than the others' of the same layout")
+        if words.form in self._sums:
+            self._sums[words.form].add(words)
         else:
-            self._sums[kind].add(words)
-        self._layouts[site] = kind
+            self._sums[words.form] = words.copy()
+        self._forms[site] = words.form
 
     def _take_consent(self, site: str, answer: bytes) -> None:
         signature = hex_bytes(unpack(answer, "signature"), ["signature"], 64, "signatures")["signature"]
@@ -118,15 +111,11 @@ class ServerSum:
         survived = held.intersection(self._survivors)
         shares = {}
         for kind, fitting in (("own", survived), ("masking", held.intersection(self._boxes) - survived)):
-            names = (
-                set(given[kind]) & fitting if isinstance(given[kind], dict) else set()
-            )  # a site may have been sent shares it cannot open
+            names = fitting.intersection(given[kind]) if isinstance(given[kind], dict) else ()  # some of those sent to it may not open
             shares[kind] = hex_bytes(given[kind], names, BYTES_OF_SHARE, "shares")
             if any(int.from_bytes(share, "big") >= PRIME for share in shares[kind].values()):
                 raise RefusedReply("shares that are no numbers of the field")
         self._shares[site] = shares
-
-    # ---- the end of a step ----
 
     def advance(self) -> None:
         """End this step: what came is what the sum goes on with. NoReplies where it is too little; more may be asked for and taken then."""
@@ -134,7 +123,7 @@ class ServerSum:
             self._survivors = self._alike()
         self._refuse_too_few(len(self._survivors if self.step == 3 else self._answered()))
         if self.step == 3:
-            self._sums = {kind: words for kind, words in self._sums.items() if kind == self._layouts[self._survivors[0]]}
+            self._sums = {kind: words for kind, words in self._sums.items() if kind == self._forms[self._survivors[0]]}
         elif self.step == 5:
             self._unmask()
         self.step += 1
@@ -152,15 +141,15 @@ class ServerSum:
         return next(iter(self._sums.values()))
 
     def _answered(self) -> Collection[str]:
-        return {1: self._keys, 2: self._boxes, 3: self._layouts, 4: self._signatures, 5: self._shares}.get(self.step, {})
+        return {1: self._keys, 2: self._boxes, 3: self._forms, 4: self._signatures, 5: self._shares}.get(self.step, {})
 
     def _alike(self) -> list[str]:
         """The sites whose answers have the layout that most have: which fields are there, and of which shapes."""
-        usual = Counter(self._layouts.values()).most_common(1)
-        for site, kind in self._layouts.items():
+        usual = Counter(self._forms.values()).most_common(1)
+        for site, kind in self._forms.items():
             if kind != usual[0][0]:
                 self.missing[site] = "its answer differs from the others' in the fields that are there, or in their shapes or types"
-        return sorted(site for site, kind in self._layouts.items() if kind == usual[0][0]) if usual else []
+        return sorted(site for site, kind in self._forms.items() if kind == usual[0][0]) if usual else []
 
     def _refuse_too_few(self, good: int) -> None:
         needed, sites = self._context.threshold, len(self._context.sites)
@@ -168,8 +157,6 @@ class ServerSum:
             reasons = "; ".join(f"{site}: {reason}" for site, reason in sorted(self.missing.items()))
             what = f"step {self.step} ({STEPS[self.step]}) of a secure sum"
             raise NoReplies(f"{good} of {sites} sites gave a usable answer to {what}, {needed} are needed ({reasons})")
-
-    # ---- the masks ----
 
     @cached_property
     def _roster(self) -> Roster:  # after step 1
@@ -202,8 +189,6 @@ class ServerSum:
             raise NoReplies(f"the shares that came do not give back the secret of {site} in a secure sum ({len(shares)} shares)")
         return secret
 
-    # ---- what is kept ----
-
     def to_bytes(self) -> bytes:
         """To be written after each `advance`, and once more before a step is asked again: what came within a step is asked for again."""
         kept = {
@@ -225,4 +210,4 @@ class ServerSum:
         self._survivors, self._signatures = kept["survivors"], kept["signatures"]
         if self.step > 3:
             words = Words.from_bytes(state[8 + length :]).copy()
-            self._sums, self._layouts = {words.layout: words}, dict.fromkeys(self._survivors, words.layout)
+            self._sums, self._forms = {words.form: words}, dict.fromkeys(self._survivors, words.form)

@@ -110,8 +110,6 @@ class SiteSum:
         """Step 4: the question holds the survivors, the answer this site's signature of them."""
         self._refuse_out_of_order(4, question)
         roster = self._known()
-        if not self._state["words"]:
-            raise RefusedReply("a secure sum to which this site has not given its words")
         survivors = names_in(unpack(question, "survivors")["survivors"], self._state["sharing"], self._site)
         roster.refuse_too_few(self._site, survivors, "survivors")
         self._once(4, question)

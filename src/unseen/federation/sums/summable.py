@@ -17,9 +17,8 @@ __all__ = ["is_summed", "refusals"]
 def is_summed(answer: type[Payload]) -> bool:
     """Whether every field is one of which the mean is enough, or the only count, or can stay empty: a site that fills it is refused."""
     told, hints = declarations(answer), hints_of(answer)
-    counts = sum(one.kind == "count" for one in told.values())
     others = [name for name, one in told.items() if not one.mean and one.kind != "count"]
-    return any(one.mean for one in told.values()) and counts <= 1 and all(without_none(hints[name])[1] for name in others)
+    return any(one.mean for one in told.values()) and all(without_none(hints[name])[1] for name in others)
 
 
 def refusals(method: Method[Any], sites: int) -> Iterator[str]:

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from unseen.errors import RefusedReply
 
-__all__ = ["Words", "add_streams"]
+__all__ = ["Form", "Words", "add_streams"]
+
+Form = tuple[str, int, int]  # the layout, and how many words of either kind
 
 _CHUNK = 2**18  # bytes at once, so that a mask never leaves the processor's cache
 _ALIGNED = 64
@@ -27,6 +29,10 @@ class Words:
     layout: str
     wide: NDArray[np.uint64]
     narrow: NDArray[np.uint32]
+
+    @property
+    def form(self) -> Form:
+        return self.layout, len(self.wide), len(self.narrow)
 
     def add(self, other: Words) -> None:
         """Modulo 2^64 and 2^32, in place."""
