@@ -31,7 +31,9 @@ _HEARTBEAT = 15  # seconds
 _MOST_PAUSE = 5.0  # seconds between two starts
 _GRACE = 5.0  # seconds a process has to end by itself
 _REASONS = ("[code:", "[SSL:")  # how a line begins that says why a connection failed; other lines only say that one did
-_NOT_LET_IN = "the server does not know this site: it was not admitted or was removed, or the clocks of the two are minutes apart"
+_NOT_LET_IN = (
+    "the server does not know this site: it was not admitted or was removed, or its clock is ahead of the server's or minutes behind"
+)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
