@@ -211,12 +211,22 @@ def test_more_members_than_bytes_for_them(tmp_path: Path, thousandth: None) -> N
         open_source(file)
 
 
-def test_a_header_that_is_a_bomb(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("note", "message"), [("x" * (3 << 20), "a header of 3,"), ("0" * 50_000, "more than 255 digits")])
+def test_a_header_that_is_a_bomb(note: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "a.tar.gz"
     with tarfile.open(file, "w:gz", format=tarfile.PAX_FORMAT, compresslevel=1) as archive:
-        archive.addfile(member("x.png", pax_headers={"comment": "0" * (3 << 20)}))
-    with pytest.raises(BadInput, match="a header of"):
+        archive.addfile(member("x.png", pax_headers={"comment": note}))
+    with pytest.raises(BadInput, match=message):
         open_source(file)
+
+
+def test_long_names_are_no_bombs(tmp_path: Path) -> None:
+    name = "/".join(["x" * 200] * 5) + f"/{'7' * 200}.png"
+    for format in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        with tarfile.open(tmp_path / "a.tar", "w", format=format) as archive:
+            archive.addfile(member(name, size=3), io.BytesIO(b"abc"))
+        with closing(open_source(tmp_path / "a.tar")) as source:
+            assert source.read(name) == b"abc"
 
 
 def test_files_with_holes(tmp_path: Path, thousandth: None) -> None:
