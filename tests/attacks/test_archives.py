@@ -182,13 +182,26 @@ def test_zip_methods_without_bounds_are_refused(how: int, tmp_path: Path) -> Non
         open_source(zipped(tmp_path / "a.zip", lambda z: None, how))
 
 
-def test_archives_in_archives_do_not_multiply(tmp_path: Path, thousandth: None) -> None:
+@pytest.fixture
+def little_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only that limit is lowered, so that what is larger goes by the size that it was packed in."""
+    monkeypatch.setattr(limits, "FREE", 200_000)
+
+
+def test_padding_does_not_hide_a_bomb(tmp_path: Path, little_is_free: None) -> None:
+    file = zipped(tmp_path / "a.zip", lambda z: [z.writestr("padding", os.urandom(50_000)), z.writestr(BOMB, bytes(10**6))])
+    with pytest.raises(BadInput, match=r"bomb\.png in .* at most 0\.2 MB"):  # all together might become 2.5 MB
+        open_source(file)
+
+
+def test_archives_in_archives_do_not_multiply(tmp_path: Path, little_is_free: None) -> None:
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w") as archive:
-        archive.writestr("padding", bytes(150_000))  # as large as that, it might become 7.5 MB alone
+        archive.writestr("padding", bytes(150_000))  # a file of that size might become 7.5 MB, if it were not packed itself
         archive.writestr("big.png", bytes(100_000), zipfile.ZIP_DEFLATED)
-    file = zipped(tmp_path / "a.zip", lambda z: z.writestr("inner.zip", b"".join([inner.getvalue()[:0], inner.getvalue()])))
-    with pytest.raises(BadInput, match="at most"), closing(open_source(file)) as source:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("inner.zip", inner.getvalue())
+    with closing(open_source(tmp_path / "a.zip")) as source, pytest.raises(BadInput, match=r"inner\.zip .*unpacks to .*; at most 0\.2 MB"):
         nested(source, "inner.zip")
 
 
@@ -198,12 +211,22 @@ def test_more_members_than_bytes_for_them(tmp_path: Path, thousandth: None) -> N
         open_source(file)
 
 
-def test_a_header_that_is_a_bomb(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("note", "message"), [("x" * (3 << 20), "a header of 3,"), ("0" * 50_000, "more than 255 digits")])
+def test_a_header_that_is_a_bomb(note: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "a.tar.gz"
     with tarfile.open(file, "w:gz", format=tarfile.PAX_FORMAT, compresslevel=1) as archive:
-        archive.addfile(member("x.png", pax_headers={"comment": "0" * (3 << 20)}))
-    with pytest.raises(BadInput, match="a header of"):
+        archive.addfile(member("x.png", pax_headers={"comment": note}))
+    with pytest.raises(BadInput, match=message):
         open_source(file)
+
+
+def test_long_names_are_no_bombs(tmp_path: Path) -> None:
+    name = "/".join(["x" * 200] * 5) + f"/{'7' * 200}.png"
+    for format in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        with tarfile.open(tmp_path / "a.tar", "w", format=format) as archive:
+            archive.addfile(member(name, size=3), io.BytesIO(b"abc"))
+        with closing(open_source(tmp_path / "a.tar")) as source:
+            assert source.read(name) == b"abc"
 
 
 def test_files_with_holes(tmp_path: Path, thousandth: None) -> None:

@@ -9,6 +9,7 @@ import gzip
 import io
 import lzma
 import posixpath
+import re
 import stat
 import tarfile
 import tempfile
@@ -38,6 +39,7 @@ _DAMAGED = (
 )
 _LONGEST_CHAIN = 8  # links to links to ... inside an archive
 _LONGEST_HEADER = 1 << 20  # bytes of a member's names and notes
+_LONG_NUMBER = re.compile(rb"\d{256}")
 _PART = 1 << 20
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others cannot be unpacked in parts of a bounded size
 
@@ -96,7 +98,7 @@ def _decompressed(file: BinaryIO, label: str, packed: int) -> BinaryIO:
 
 
 class _Headers:
-    """A tar as its headers are read: nothing in one of them is long."""
+    """A tar as its headers are read: nothing in one of them is long. The library takes hours over a long row of digits."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.seek, self.tell = file, file.seek, file.tell
@@ -104,7 +106,10 @@ class _Headers:
     def read(self, size: int) -> bytes:
         if size > _LONGEST_HEADER:
             raise tarfile.ReadError(f"a header of {size:,} bytes")
-        return self._file.read(size)
+        data = self._file.read(size)
+        if size > tarfile.BLOCKSIZE and _LONG_NUMBER.search(data):
+            raise tarfile.ReadError("a header with a number of more than 255 digits")
+        return data
 
 
 class TarSource(Source):
