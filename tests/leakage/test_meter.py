@@ -96,7 +96,12 @@ def test_the_meter_attacks_all_that_leaves(method: str) -> None:
     held_back = {f"{row.task}.{row.field}" for row in found.left if row.held_back}
     if method == "elcfs":  # one exact window of each image: a fingerprint, which the default policy holds back
         (spectrum,) = [a for a in found.attempts if a.attack == "membership: the nearest spectrum"]
-        assert spectrum.value == 1.0 and spectrum.outcome == "better" and held_back == {"spectra.low"}
+        assert (
+            spectrum.value == 1.0
+            and spectrum.outcome == "better"
+            and "would not let it out" in spectrum.verdict
+            and held_back == {"spectra.low"}
+        )
         assert found.images["of a stand-in site"] == 15
     else:
         assert held_back == set() and found.images["of a stand-in site"] == 0
@@ -135,6 +140,9 @@ def test_a_study_is_read_from_toml_and_from_json(tmp_path: Path) -> None:
     with pytest.raises(BadInput):
         experiment_of(study_json)
     assert not (tmp_path / "ran").exists()  # a study brings no code
+    study_json.write_text(json.dumps({"experiment": {**experiment.description(), "weights": str(toml)}, "schema": schema}))
+    with pytest.raises(BadInput, match="opens no file"):
+        experiment_of(study_json)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ def experiment_of(file: Path) -> tuple[Any, dict[str, Any] | None]:
     study = values if isinstance(values, dict) else {}
     if not isinstance(study.get("experiment"), dict) or not isinstance(study.get("schema"), dict):
         raise BadInput(f"{file} holds no study; expected a study.json, with the entries experiment and schema")
+    if study["experiment"].get("weights") not in (None, "imagenet"):
+        raise BadInput(f"{file} names a file of weights; a study that came from elsewhere opens no file here")
     return read_experiment(study["experiment"]), study["schema"]
 
 

@@ -25,7 +25,7 @@ class WeightChange:
     after: State  # the same after the change
     downhill: State  # parameters alone: what was added to them
     drawn: Drawn
-    uphill_of_last_batch: bool = False  # SHA's step: the other way, from the last batch
+    uphill_of_last_batch: bool = False  # between two versions of one model that left together, as SHA's step uphill is
 
     @property
     def empty(self) -> bool:
@@ -38,7 +38,7 @@ def changes_in(given: GivenAnswer, parameters: list[str]) -> Iterator[WeightChan
     sent = {n: d for n, d in told.items() if d.role == "task" and d.kind in ("model", "update", "gradient")}
     values: dict[str, Any] = {name: getattr(given.up, name) for name in sent}
     parts: dict[str, State] = {}  # by the field of the question
-    first: WeightChange | None = None
+    versions: dict[str, WeightChange] = {}  # by the field of the question: what was made of it first
     for name, told_of in sent.items():
         value, start = values[name], _question(given, based.get(name))
         if value is None or start is None or not _is_state(value):
@@ -48,11 +48,11 @@ def changes_in(given: GivenAnswer, parameters: list[str]) -> Iterator[WeightChan
             continue
         signed = value if told_of.kind == "model" else _moved(start, value, -1.0 if told_of.kind == "gradient" else 1.0)
         change = _change(f"{given.task}.{name}, {given.when}", start, {**start, **signed}, parameters, given.drawn)
-        if name == "perturbed" and first is not None:  # a version of the model that left beside it
+        first = versions.setdefault(based[name], change)
+        if first is not change and told_of.kind == "model":
             step = _change(change.what, first.after, change.after, parameters, given.drawn)
             yield WeightChange(step.what, step.before, step.after, {n: -t for n, t in step.downhill.items()}, given.drawn, True)
             continue
-        first = first or change
         yield change
     for field, state in parts.items():
         start = _question(given, field)

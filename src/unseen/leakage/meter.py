@@ -119,7 +119,7 @@ def measure(
             say(f"{attempt.what}: {attempt.attack}: {WORDS[attempt.outcome]}")
     finally:
         torch.set_num_threads(threads)
-    held = played.world.holdings[SITE]
+    held, left = played.world.holdings[SITE], _left(played, policy)
     return Leakage(
         study=experiment.label or experiment.name,
         method=experiment.name,
@@ -135,8 +135,8 @@ def measure(
         planned=experiment.rounds,
         ended=played.ended,
         noise=f"clip {privacy.clip:g}, noise {privacy.noise:g}" if privacy is not None and privacy.on else "",
-        left=_left(played, policy),
-        attempts=attempts,
+        left=left,
+        attempts=[_with_policy(attempt, left) for attempt in attempts],
         seconds=time.monotonic() - clock.began,
     )
 
@@ -152,6 +152,12 @@ def _left(played: Played, policy: Policy | None) -> list[LeftField]:
                 back = policy is not None and (one.kind not in policy.kinds or (one.grows and not policy.fields_that_grow))
                 rows.append(LeftField(path, one.field, one.kind, network, one.bytes, played.times[path], one.grows, back))
     return rows
+
+
+def _with_policy(attempt: Attempt, left: list[LeftField]) -> Attempt:
+    """An attack on what the site's policy would hold back says so."""
+    back = any(row.held_back and attempt.what.startswith(f"{row.task}.{row.field},") for row in left)
+    return replace(attempt, verdict=f"{attempt.verdict}; the site's policy would not let it out") if back else attempt
 
 
 def _attempts(played: Played, parts: Parted, clock: Clock, steps: int, shadows: int, seed: int, policy: Policy | None) -> Iterator[Attempt]:

@@ -110,14 +110,14 @@ class OnWeights:
 
     def change_attempts(self) -> Iterator[Attempt]:
         """Everything that a change of weights is asked for."""
-        for number, change in enumerate(self.changes):
-            first = number == 0 or change.drawn is self.changes[0].drawn
+        firsts = {id(given.drawn) for given in self.played.first.values()}
+        for change in self.changes:
             if change.empty:
                 yield not_run(
                     change.what, "images from the change of weights", "no weight changed, so there is nothing to attack", "guessing"
                 )
                 continue
-            if first:
+            if id(change.drawn) in firsts:
                 yield self._images(change)
                 yield from self._labels(change)
             yield from self._membership(change)
@@ -156,7 +156,8 @@ class OnWeights:
         if self.clock.over:
             return not_run(change.what, attack, OUT_OF_TIME)
         world = self.played.world
-        true = torch.cat(change.drawn.images[-1:] if change.uphill_of_last_batch else change.drawn.images)[:_COMPARED]
+        assert change.drawn.last is not None
+        true = (change.drawn.last if change.uphill_of_last_batch else torch.cat(change.drawn.images))[:_COMPARED]
         others = self._as_trained(_COMPARED)
         true = true[: len(others)]
         inverter = Inverter(world.builders["task"](), self.task, self.pixels, tuple(true.shape[1:]), self.device)

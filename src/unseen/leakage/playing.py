@@ -58,15 +58,17 @@ class Drawn:
     batches: int = 0
     positions: list[int] = field(default_factory=list)  # among the site's training images, in order, with repetitions
     images: list[Tensor] = field(default_factory=list)  # as the network took them: the first ones
-    labels: list[Tensor] = field(default_factory=list)  # of all
+    last: Tensor | None = None  # the images of the last batch
+    labels: list[Tensor] = field(default_factory=list)  # of all batches; of masks, the last batch's alone
     numbers: int = 0
 
     def add(self, positions: Tensor, x: Tensor, y: Tensor) -> None:
         self.batches += 1
         self.positions += positions.tolist()
-        self.labels.append(y.detach().cpu())
+        self.labels = [*(self.labels if y.ndim == 1 else ()), y.detach().cpu()]
+        self.last = x.detach().cpu().contiguous()
         if self.numbers + x.numel() <= _KEPT_NUMBERS or not self.images:
-            self.images.append(x.detach().cpu().contiguous())
+            self.images.append(self.last)
             self.numbers += x.numel()
 
 
@@ -212,11 +214,11 @@ def play(
     with tempfile.TemporaryDirectory(prefix="unseen-leakage-") as folder:
         runner = TaskRunner(world)
         engine = _Recording(LocalEngine(world, Path(folder), through_bytes=True, runner=runner), runner, privacy)
+        model, averaged = world.fresh("task"), list[State]()
         try:
             cohort = RoundCohort(engine, world, 0)
             state = method.start(world.fresh, cohort)
             cohort.close()
-            model, averaged = method.model(state), list[State]()
             while number < wanted and not ended:
                 cohort = RoundCohort(engine, world, number + 1)
                 state = method.round(state, cohort)
