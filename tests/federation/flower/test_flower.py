@@ -263,7 +263,9 @@ def replayed(federation: Loopback, tmp_path: Path, done: int) -> None:
     federation.processes["south"].terminate()
     federation.ended("south")
     kit, folder = federation.path / "kits/south.kit", tmp_path / "site-south"
-    site = SiteSettings(str(kit), str(folder), f"folder:{tmp_path / 'data/south'}", size=16, device="cpu", policy=str(tmp_path / "policy.toml"))
+    site = SiteSettings(
+        str(kit), str(folder), f"folder:{tmp_path / 'data/south'}", size=16, device="cpu", policy=str(tmp_path / "policy.toml")
+    )
     with (tmp_path / "south.log").open("ab") as log:
         hostile = [sys.executable, str(Path(__file__).parents[2] / "replaying_site.py"), json.dumps(asdict(site))]
         federation.processes["south"] = subprocess.Popen(hostile, stdout=log, stderr=log, cwd=tmp_path)

@@ -13,11 +13,11 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from unseen.errors import BadInput
 from unseen.federation.kits import read_federation
 
-__all__ = ["Member", "Members"]
+__all__ = ["Members", "NodeMember"]
 
 
 @dataclass(frozen=True)
-class Member:
+class NodeMember:
     """A site, and the key with which its SuperNode signs."""
 
     name: str
@@ -30,9 +30,9 @@ class Members:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._version: tuple[int, ...] = ()
-        self._members: dict[bytes, Member] = {}
+        self._members: dict[bytes, NodeMember] = {}
 
-    def present(self) -> dict[bytes, Member]:
+    def present(self) -> dict[bytes, NodeMember]:
         """By public key, as Flower writes keys. BadInput if the folder cannot be read: then nobody is known."""
         try:
             found = (self._folder / "federation.json").stat()
@@ -51,7 +51,7 @@ class Members:
         return {member.name: key for key, member in self.present().items()}
 
 
-def _read(folder: Path) -> dict[bytes, Member]:
+def _read(folder: Path) -> dict[bytes, NodeMember]:
     members = {}
     for name, keys in read_federation(folder).clients.items():
         try:
@@ -60,5 +60,5 @@ def _read(folder: Path) -> dict[bytes, Member]:
             raise BadInput(f"the key of {name} in {folder / 'federation.json'} cannot be read: {error}") from error
         if not isinstance(key, EllipticCurvePublicKey):
             raise BadInput(f"the key of {name} in {folder / 'federation.json'} is of another kind; expected an elliptic curve")
-        members[bytes(public_key_to_bytes(key))] = Member(name, key)
+        members[bytes(public_key_to_bytes(key))] = NodeMember(name, key)
     return members

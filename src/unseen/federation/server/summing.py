@@ -59,8 +59,8 @@ class Summing:
                 told.write(journal)
             going.advance()
             write_atomically(kept, going.to_bytes())
-        mean = decode_mean(going.result, up_type, down, context, len(going.survivors))
         try:
+            mean = decode_mean(going.result, up_type, down, context, len(going.survivors))
             self._checker.refuse_misfit(mean, down, max(1, *counts.values()))
         except RefusedReply as refusal:
             raise NoReplies(f"what the sites answered on average cannot be used: {refusal}") from refusal

@@ -10,10 +10,10 @@ from unseen.client import Batch, Client
 from unseen.data.domain import Holding
 from unseen.federation.site.policy import Policy, Rejected
 
-__all__ = ["BoundedClient", "Clock"]
+__all__ = ["BoundedClient", "TimeLimit"]
 
 
-class Clock:
+class TimeLimit:
     """How long one answer may still take."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Clock:
 class BoundedClient(Client):
     """A client that draws no batch which the policy forbids. What is too much is refused before the first batch."""
 
-    def __init__(self, policy: Policy, clock: Clock, holding: Holding, **more: Any) -> None:
+    def __init__(self, policy: Policy, clock: TimeLimit, holding: Holding, **more: Any) -> None:
         super().__init__(holding, **more)
         self._policy, self._clock = policy, clock
         self._drawn = 0.0  # images, over all trainings of this task

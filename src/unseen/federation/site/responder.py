@@ -28,7 +28,7 @@ from unseen.federation.cards import as_agreed, card_of, site_world
 from unseen.federation.kits import Kit
 from unseen.federation.messages import Message, SignedMessage, open_message, question_id, sign
 from unseen.federation.site.approving import Approver, experiment_of
-from unseen.federation.site.bounds import BoundedClient, Clock
+from unseen.federation.site.bounds import BoundedClient, TimeLimit
 from unseen.federation.site.budget import Budget
 from unseen.federation.site.ledger import Ledger
 from unseen.federation.site.policy import Policy, Rejected
@@ -78,7 +78,7 @@ class Responder:
         self._studies = SiteStudies(folder, kit.members)
         self._approver = Approver(kit, dataset, policy, self._studies, self._ledger, self._data, evaluates)
         self._runner: tuple[str, TaskRunner] | None = None
-        self._clock = Clock()
+        self._clock = TimeLimit()
         self._hellos = 0
 
     def _spent(self) -> list[tuple[float, int]]:

@@ -95,6 +95,7 @@ class HeldStudy:
         self._save()
         if ends:
             shutil.rmtree(self.memory, ignore_errors=True)
+            shutil.rmtree(self.folder / "sums", ignore_errors=True)
 
     def sum_file(self, place: Place) -> Path:
         """Where the site's secrets of a sum lie between its steps."""
@@ -115,6 +116,9 @@ class HeldStudy:
         for table in (self.progress.left, self.progress.named):
             for number in [n for n in table if int(n) < before]:
                 del table[number]
+        for secrets in (self.folder / "sums").glob("*"):  # of a sum that was given up
+            if int(secrets.name.split(".")[0]) < before:
+                secrets.unlink()
         for key in [k for k in self.progress.asked if int(k.split(".")[0]) < before]:
             del self.progress.asked[key]
             (self._answers / key).unlink(missing_ok=True)

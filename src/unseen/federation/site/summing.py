@@ -69,10 +69,9 @@ class SumStep:
         """The site's answer under masks. `work` gives the question and the answer to it."""
         going = self._going()
         going.take_shares(content, hashlib.sha256(asked).digest())
+        self._keep(going)  # not after the masks are on: a site that is killed then gives the answer on its disk, or masks another, once
         down, up = work()
-        masked = going.mask(encode_answer(up, down, context_of(self.held, self.place), self.site, entries))
-        self._keep(going)
-        return masked
+        return going.mask(encode_answer(up, down, context_of(self.held, self.place), self.site, entries))
 
     def forget(self) -> None:
         """The sum is done, and its secrets are needed no more."""

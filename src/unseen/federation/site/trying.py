@@ -17,7 +17,7 @@ from unseen.engines.local import LocalEngine
 from unseen.engines.tasks import TaskRunner
 from unseen.federation.cards import as_agreed, made_up_world, site_world
 from unseen.federation.site.approving import experiment_of
-from unseen.federation.site.bounds import BoundedClient, Clock
+from unseen.federation.site.bounds import BoundedClient, TimeLimit
 from unseen.federation.site.policy import Policy
 from unseen.federation.study.rehearsal import BriefClient, made_up_domain
 from unseen.federation.study.study import Study
@@ -44,7 +44,7 @@ def try_study(study: Study, dataset: DomainDataset, site: str, policy: Policy, d
     made_up, here = made_up_world(experiment, study.schema, others), site_world(experiment, own, study.participants[site].evaluates)
     data = replace(made_up.dataset, domains=(*made_up.dataset.domains, *own.domains))
     world = replace(here, dataset=data, holdings={**made_up.holdings, **here.holdings})
-    clock = Clock()
+    clock = TimeLimit()
     clock.start(policy.most_minutes)
 
     def client(holding: Holding, **more: Any) -> Client:
