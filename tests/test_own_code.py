@@ -338,11 +338,17 @@ def test_what_a_setting_expects_mentions_ones_own() -> None:
 def test_exports_of_a_network_of_ones_own(tmp_path: Path) -> None:
     experiment = described(network=f"{FILE}:Tiny", rounds=1)
     train(experiment, tmp_path / "run", watch=Silent())
-    told = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--to", "safetensors"])
+
+    def export(*options: str) -> Any:
+        return CliRunner().invoke(app, ["export", str(tmp_path / "run"), *options])
+
+    told = export("--to", "torchscript")
+    assert told.exit_code == 2 and f"{FILE}:Tiny" in told.output and "--trust" in told.output
+    told = export("--to", "safetensors", "--trust")
     assert told.exit_code == 2 and "weights alone" in told.output and not (tmp_path / "run/export-safetensors").exists()
-    assert CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--to", "torchscript"]).exit_code == 0
+    assert export("--to", "torchscript", "--trust").exit_code == 0
     pytest.importorskip("onnxruntime")
-    told = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--to", "onnx"])
+    told = export("--to", "onnx", "--trust")
     assert told.exit_code == 0, told.output
 
 

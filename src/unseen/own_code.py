@@ -1,8 +1,8 @@
 """A user's own code, named FILE.py:NAME or FILE.py:NAME:key=value,...: imported here and nowhere else.
 
 What a file holds runs with the rights of whoever started the program. So a name is followed only for the user who typed it: on the
-command line, in Python, and in the processes that those start. A name in a message is refused before it is followed. A run's folder is
-trusted by the commands that bring the run back to life: look at a received one first.
+command line, in Python, and in the processes that those start. A name in a message is refused before it is followed; so is one in a run's
+folder, which anybody may have sent, unless the user says that they trust it.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ _TYPES: dict[Kind, tuple[Any, ...]] = {
     "text": (str,),
 }
 OF_A_NETWORK = ("model", "update", "gradient", "control")
+_AVERAGED = (*OF_A_NETWORK, "statistic", "number")
 _MAY_TRAVEL = {hint for hints in _TYPES.values() for hint in hints}
 
 
@@ -57,6 +58,7 @@ class Declaration:
     mean: bool = False  # the server needs only its weighted mean over the clients
     low: float | None = None  # the least and the most that one of its numbers may be
     high: float | None = None
+    passed_on: bool = False  # of a question: holds what single other clients answered
 
 
 def carries(
@@ -69,6 +71,7 @@ def carries(
     mean: bool = False,
     low: float | None = None,
     high: float | None = None,
+    passed_on: bool = False,
 ) -> Any:
     """Declare a payload field: `model: State = carries("model")`, `change: State = carries("update", of="model", part="head")`.
 
@@ -78,6 +81,7 @@ def carries(
 
     `mean` says that the server needs nothing of a field but its mean over the clients, each weighted by the answer's `count` (by 1 where
     there is none, or it is None): then a secure sum can hide the single answers. `low` and `high` bound a score, a number or a statistic.
+    `passed_on` is said of a question's field that brings a client what single other clients answered.
     """
     if kind not in _TYPES:
         raise TypeError(f"a payload field of kind {kind!r}; expected one of {', '.join(_TYPES)}")
@@ -85,11 +89,11 @@ def carries(
         raise TypeError(f"a payload field with part {part!r}; expected one of {', '.join(get_args(Part))}")
     if kind not in OF_A_NETWORK and (role, part) != ("task", "whole"):
         raise TypeError(f"a payload field of kind {kind!r} has no role or part; those are of {', '.join(OF_A_NETWORK)}")
-    if mean and (kind not in (*OF_A_NETWORK, "statistic") or grows_with_data):
-        raise TypeError(f"a payload field of kind {kind!r} with mean; a mean is of {', '.join(OF_A_NETWORK)} or statistic, not growing")
+    if mean and (kind not in _AVERAGED or grows_with_data):
+        raise TypeError(f"a payload field of kind {kind!r} with mean; a mean is of {', '.join(_AVERAGED)}, not growing")
     if (low, high) != (None, None) and kind not in ("score", "number", "statistic"):
         raise TypeError(f"a payload field of kind {kind!r} with low or high; those are of score, number or statistic")
-    return dataclasses.field(metadata={"declaration": Declaration(kind, of, role, part, grows_with_data, mean, low, high)})
+    return dataclasses.field(metadata={"declaration": Declaration(kind, of, role, part, grows_with_data, mean, low, high, passed_on)})
 
 
 def declarations(payload: type[Payload]) -> dict[str, Declaration]:
@@ -149,8 +153,8 @@ def _refuse_undeclared(cls: type) -> None:
             raise TypeError(f'{cls.__name__}.{field.name} does not say what it carries; write = carries("{fitting[0]}"), say')
         if told.kind not in fitting:
             raise TypeError(f"{cls.__name__}.{field.name} carries a {told.kind}; of its type there may be {', '.join(fitting)}")
-        if told.mean and hint not in (State, Tensor):
-            raise TypeError(f"{cls.__name__}.{field.name} is declared as {hint} with mean; a mean is of one State or Tensor")
+        if told.mean and hint == dict[str, State]:
+            raise TypeError(f"{cls.__name__}.{field.name} is declared as {hint} with mean; a mean is of one State or Tensor, or of numbers")
     told_of = [field.metadata["declaration"] for field in dataclasses.fields(cast(Any, cls))]
     if any(told.mean for told in told_of) and sum(told.kind == "count" for told in told_of) > 1:
         raise TypeError(f"{cls.__name__} has means and several counts; one count is the weight of a client")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from unseen.cli.answers import answering, screen
+from unseen.cli.options import SIGNER, TRUST_MODEL
 
 __all__ = ["evaluate"]
 
@@ -22,6 +23,8 @@ def evaluate(
     cache: Annotated[
         Path | None, typer.Option(help="where prepared data lie; default UNSEEN_CACHE, else the platform's cache folder")
     ] = None,
+    signer: Annotated[str | None, typer.Option(help=SIGNER)] = None,
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST_MODEL)] = False,
 ) -> None:
     """Metrics with intervals at a new site, how unlike the training sites it looks, pass or fail. Nothing leaves the machine.
 
@@ -34,7 +37,7 @@ def evaluate(
         from unseen.deploy.model import load_model
 
         thresholds = _thresholds(threshold or [])
-        deployed = load_model(model)
+        deployed = load_model(model, trust=trust, signer=signer)
         dataset, ids = _site(data, deployed.card.size, domain, cache)
         answer = accept(deployed, dataset, thresholds=thresholds, ids=ids)
         if out is not None:
@@ -87,6 +90,7 @@ def _write(out: Path, answer: Any) -> None:
 
 def _say(answer: Any, out: Path | None) -> None:
     screen.print(f"{answer.model} on {answer.data}: {len(answer.cases)} cases", markup=False)
+    screen.print(f"the model is {answer.origin}", markup=False)
     for name, found in answer.metrics.items():
         interval = f"  ({found.low:.4f} to {found.high:.4f})" if found.low is not None else ""
         screen.print(f"  {name:<20} {found.value:.4f}{interval}", markup=False)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unseen.cli.answers import answering, screen
-from unseen.cli.options import among
+from unseen.cli.options import TRUST_CODE, among
 
 __all__ = ["NAMES", "figure"]
 
@@ -29,6 +29,7 @@ def figure(
         str | None,
         typer.Option(help="images to look at after a run between sites, or where its data lie now: folder:PATH, csv:FILE or a name"),
     ] = None,
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST_CODE)] = False,
 ) -> None:
     """Draw a figure from a finished run: confusion, reliability, tsne, overlays, gap, cam, and more.
 
@@ -44,4 +45,4 @@ def figure(
             return
         if not folders or out is None:
             raise BadInput(f"a figure needs a folder and a file: unseen figure {name} runs/first --out {name}.png")
-        save(draw(name, folders, rule=rule, data=data), out)
+        save(draw(name, folders, rule=rule, data=data, trust=trust), out)

@@ -16,8 +16,22 @@ from unseen.experiment_options import options
 if TYPE_CHECKING:
     from unseen.experiment import Experiment
 
-__all__ = ["TRACKER_NAMES", "among", "default_workers", "experiment_option", "merge", "read_toml", "settings_from"]
+__all__ = [
+    "SIGNER",
+    "TRACKER_NAMES",
+    "TRUST_CODE",
+    "TRUST_MODEL",
+    "among",
+    "default_workers",
+    "experiment_option",
+    "merge",
+    "read_toml",
+    "settings_from",
+]
 
+SIGNER = "refuse a model without this signature: a fingerprint, a public key, an invitation, or the folder of a federation or a site"
+TRUST_CODE = "you know who wrote the folder: run the code that it names (FILE.py:NAME) with your rights"
+TRUST_MODEL = "you know who made the model: run it though it is a program (TorchScript) with your rights"
 TRACKER_NAMES = ("tensorboard", "wandb", "mlflow")
 _MEANINGS = {setting.name: setting.meaning for setting in options()}
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from unseen.cli.answers import answering, errors
-from unseen.cli.options import among
+from unseen.cli.options import SIGNER, TRUST_MODEL, among
 
 __all__ = ["predict"]
 
@@ -21,6 +21,8 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="file to write; standard output without it")] = None,
     masks: Annotated[Path | None, typer.Option(help="folder for masks as PNG (segmentation)")] = None,
     batch: Annotated[int, typer.Option(help="images at a time", min=1)] = 32,
+    signer: Annotated[str | None, typer.Option(help=SIGNER)] = None,
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST_MODEL)] = False,
 ) -> None:
     """Predict image files, with calibrated probabilities; exit code 1 if one of them could not be read.
 
@@ -35,7 +37,8 @@ def predict(
         from unseen.files import write_atomically
 
         choose("format", format, ("csv", "json"))
-        deployed = load_model(model)
+        deployed = load_model(model, trust=trust, signer=signer)
+        errors.print(f"the model is {deployed.card.origin}", markup=False)
         files = find_image_files([Path(i) for i in images if i != "-"], sys.stdin if "-" in images else ())
         rows = list(rows_of(deployed, files, masks=masks, batch=batch))
         text = (to_csv if format == "csv" else to_json)(rows)

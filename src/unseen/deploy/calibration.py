@@ -33,11 +33,11 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def probabilities(logits: Tensor, temperature: float, masks: bool) -> Tensor:
-    """Per class (they add up to 1), or per pixel and structure for masks.
+    """Per class (they add up to 1), or per pixel and structure for masks. In float64 between: a logit may be large, a temperature small.
 
     >>> import torch
     >>> probabilities(torch.tensor([[2.0, 0.0]]), 2.0, masks=False)[0, 0] == torch.sigmoid(torch.tensor(1.0))
     tensor(True)
     """
-    scaled = logits / temperature
-    return scaled.sigmoid() if masks else scaled.softmax(1)
+    scaled = logits.double() / temperature
+    return (scaled.sigmoid() if masks else scaled.softmax(1)).float()

@@ -16,7 +16,7 @@ from unseen.data.checks.gap import random_features, style_of
 from unseen.data.domain import Domain, DomainDataset
 from unseen.deploy.card import ModelCard, style_from_text
 from unseen.deploy.fitting import fitted
-from unseen.deploy.model import Deployed
+from unseen.deploy.model import Deployed, images_at_once
 from unseen.errors import BadInput, nearest
 from unseen.metrics import MaskMeter, calibration_error
 from unseen.ops.style import style_gap
@@ -25,7 +25,6 @@ from unseen.report.statistics import bootstrap
 __all__ = ["LOWER_IS_BETTER", "Acceptance", "evaluate", "lower_is_better"]
 
 LOWER_IS_BETTER = ("loss", "ece", "hd", "hd95")
-_BATCH = 32
 Statistic = Callable[[NDArray[np.int64]], dict[str, float]]
 _STYLE_IMAGES = 200
 
@@ -65,6 +64,7 @@ class Acceptance:
     """The answer."""
 
     model: str
+    origin: str  # who signed the model's card, or that nobody did
     data: str
     cases: list[dict[str, Any]]
     metrics: dict[str, Measured]
@@ -115,6 +115,7 @@ def evaluate(
     styles = {d.name: style for d in domains if (style := _style(model.card, d)) is not None}
     return Acceptance(
         model=model.card.title,
+        origin=model.card.origin,
         data=data.name,
         cases=cases,
         metrics=metrics,
@@ -133,8 +134,9 @@ def _cases(model: Deployed, domain: Domain, names: Sequence[str]) -> list[dict[s
         rows = [{**row, "group": str(group)} for row, group in zip(rows, domain.groups, strict=True)]
     meter = MaskMeter(model.card.labels, model.card.what.loss) if model.card.task == "segmentation" else None
     found: list[dict[str, Any]] = []
-    for start in range(0, len(domain), _BATCH):
-        part = slice(start, start + _BATCH)
+    batch = images_at_once(model.card.channels, model.card.size)
+    for start in range(0, len(domain), batch):
+        part = slice(start, start + batch)
         logits = model.logits(domain.images[part])
         truth = torch.from_numpy(np.array(domain.labels[part]))
         if meter is not None:

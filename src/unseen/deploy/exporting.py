@@ -22,7 +22,7 @@ from unseen.data.domain import Domain, DomainDataset, Samples
 from unseen.deploy.calibration import fit_temperature, nll, probabilities
 from unseen.deploy.card import CARD_FILE, ModelCard, style_to_text
 from unseen.deploy.finished import FinishedRun, finished_run
-from unseen.deploy.model import Deployable, file_hash, load_model, onnx_runtime
+from unseen.deploy.model import Deployable, file_hash, images_at_once, load_model, onnx_runtime
 from unseen.errors import BadInput, choose
 from unseen.files import write_atomically
 from unseen.own_code import Own
@@ -41,29 +41,35 @@ _STYLE_IMAGES = 200
 
 def export(
     folder: Path,
-    to: str,
+    to: str = "safetensors",
     out: Path | None = None,
     *,
     rule: str = "source",
     styles: bool = False,
     data: DomainDataset | None = None,
     without_data: bool = False,
+    sign: Path | None = None,
+    trust: bool = False,
 ) -> Path:
     """Write the model of a finished run with its card to `out` (default: `export-<kind>` in the run's folder); returns that folder.
 
     `rule` chooses the round: source (best on source validation) or last. `styles` puts a summary of each training site's
     appearance into the card, which `unseen evaluate` measures new sites by; it needs the sites' consent. Without the data, as after
-    a run between sites, probabilities are not calibrated, the file is checked on noise, and there are no styles.
+    a run between sites, probabilities are not calibrated, the file is checked on noise, and there are no styles. `sign` is the key that
+    signs the card: a federation's folder, a site's, or a PEM file. `trust`: code that the folder names may run.
     """
     choose("model format", to, KINDS)
-    run = finished_run(folder, rule, data, without_data=without_data)
+    run = finished_run(folder, rule, data, without_data=without_data, trust=trust)
     if to == "safetensors" and isinstance(run.world.experiment.network, Own):
         raise BadInput(
             f"a safetensors file holds weights alone, and their network is {run.world.network}; export it --to onnx or torchscript"
         )
     if styles and not run.has_images:
         raise BadInput(f"--styles needs the training sites' images, which are not at hand for {folder}; leave it out")
-    out = out or folder / f"export-{to}"
+    usual = folder / f"export-{to}"
+    if out is None and usual.is_symlink():
+        raise BadInput(f"{usual} is a link, and may lead anywhere; say with --out where the model shall lie")
+    out = out or usual
     if out.exists() and not out.is_dir():
         raise BadInput(f"{out} is a file; --out needs a folder")
     deployable = Deployable(run.net, run.world.dataset.pixels).eval()
@@ -72,7 +78,7 @@ def export(
     write_atomically(out / KINDS[to], content)
     card = _card(run, to, rule, file_hash(out / KINDS[to]), styles)
     card.write(out)
-    checked = _differences(load_model(out).logits, deployable, run.world, card.temperature)
+    checked = _differences(load_model(out, trust=True).logits, deployable, run.world, card.temperature)
     tolerance = _TOLERANCE
     if not checked["largest_difference"] <= tolerance:  # a network may amplify rounding: no file can be nearer than torch is to itself
         exact = copy.deepcopy(deployable).double()
@@ -82,7 +88,7 @@ def export(
         (out / CARD_FILE).unlink()  # without it the file cannot be loaded
         apart = f"its probabilities differ from torch's by up to {checked['largest_difference']:.2g}, more than {tolerance:.2g}"
         raise BadInput(f"{out / KINDS[to]} must not be used: {apart}; export it --to safetensors")
-    replace(card, checked={**checked, "tolerance": tolerance}).write(out)
+    replace(card, checked={**checked, "tolerance": tolerance}).write(out, sign)
     return out
 
 
@@ -136,7 +142,8 @@ def _onnx(deployable: Deployable, example: Tensor) -> bytes:
     return bytes(program.model_proto.SerializeToString())
 
 
-def _batches(samples: Samples, most: int, size: int = 32) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(samples: Samples, most: int, dataset: DomainDataset) -> Iterator[tuple[Tensor, Tensor]]:
+    size = images_at_once(dataset.channels, dataset.size)
     for start in range(0, min(most, len(samples)), size):
         yield samples.take(torch.arange(start, min(start + size, most, len(samples))))
 
@@ -156,7 +163,7 @@ def _differences(
     images, of_logits, of_probabilities, masks = 0, 0.0, 0.0, world.dataset.task.name == "segmentation"
     for domain in real or [_noise(world.dataset, most)]:
         everything = Samples(((domain, np.arange(len(domain), dtype=np.int64)),))
-        for batch, _ in _batches(everything, -(-most // max(1, len(real)))):
+        for batch, _ in _batches(everything, -(-most // max(1, len(real))), world.dataset):
             expected, found = _logits(deployable, batch.numpy()), other(batch.numpy())
             of_logits = max(of_logits, float((found - expected).abs().max()))
             apart = probabilities(found, temperature, masks) - probabilities(expected, temperature, masks)
@@ -167,6 +174,7 @@ def _differences(
 
 
 def _noise(dataset: DomainDataset, images: int) -> Domain:
+    images = images_at_once(dataset.channels, dataset.size, images)
     pixels = np.random.default_rng(0).integers(0, 256, (images, dataset.channels, *dataset.size), dtype=np.uint8)
     return Domain("noise", pixels, np.zeros(images, dtype=np.int64))
 
@@ -213,7 +221,7 @@ def _calibrated(run: FinishedRun) -> tuple[float, dict[str, float]]:
     share = _PIXELS / max(1, images * dataset.task.outputs * dataset.size[0] * dataset.size[1]) if masks else 1.0
     logits, labels = [], []
     for holding in run.world.holdings.values():
-        for x, y in _batches(holding.validation, len(holding.validation)):
+        for x, y in _batches(holding.validation, len(holding.validation), dataset):
             with torch.inference_mode():
                 found = deployable(x.float().div_(255))
             step = max(1, round(1 / share))

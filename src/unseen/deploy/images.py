@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unseen.data.reading.decode import open_image, planes, to_rgb
+from unseen.data.reading.decode import open_image, open_undecoded, planes, to_rgb
 from unseen.data.reading.source import is_hidden, is_image
 from unseen.deploy.card import ModelCard
 from unseen.errors import BadInput
@@ -58,7 +57,7 @@ def as_input(data: bytes, name: str, card: ModelCard) -> tuple[NDArray[np.uint8]
     """An image [channels, height, width] at the model's size, squeezed to it as in training, and its own size, upright."""
     height, width = card.size
     image, original = open_image(data, name, at_least=max(height, width))
-    lying = Image.open(io.BytesIO(data)).getexif().get(_ORIENTATION) in _LYING
+    lying = open_undecoded(data, name).getexif().get(_ORIENTATION) in _LYING
     own = (original.height, original.width) if lying else (original.width, original.height)
     rgb = to_rgb(image, name)
     if rgb.size != (width, height):

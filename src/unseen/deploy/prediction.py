@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from unseen.deploy.images import ImageFile, Size, as_input
-from unseen.deploy.model import Deployed
+from unseen.deploy.model import Deployed, images_at_once
 from unseen.errors import BadInput
+from unseen.report.spreadsheet import as_cell
 
 __all__ = ["predict", "to_csv", "to_json"]
 
@@ -30,6 +31,7 @@ def predict(model: Deployed, files: Sequence[ImageFile], *, masks: Path | None =
         raise BadInput(f"this model tells classes ({', '.join(model.card.labels)}) and draws no masks; leave --masks out")
     if masks is not None:
         _refuse_clashes(files)
+    batch = images_at_once(model.card.channels, model.card.size, batch)
     for start in range(0, len(files), batch):
         chunk = files[start : start + batch]
         read = [_read(file, model) for file in chunk]
@@ -87,11 +89,12 @@ def _refuse_clashes(files: Sequence[ImageFile]) -> None:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
+    """A table; texts that a spreadsheet would run as formulas have an apostrophe in front."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer.writerow({column: as_cell(column) for column in columns})
+    writer.writerows({column: as_cell(value) for column, value in row.items()} for row in rows)
     return out.getvalue()
 
 

@@ -55,14 +55,19 @@ FIGURES: Mapping[str, Kind] = {
 }
 
 
-def draw(name: str, folders: Sequence[Path], *, rule: str = "source", data: DomainDataset | str | None = None) -> Figure:
-    """The figure of that name. `data` is needed where runs were made between sites, or on a data set that exists only in Python."""
+def draw(
+    name: str, folders: Sequence[Path], *, rule: str = "source", data: DomainDataset | str | None = None, trust: bool = False
+) -> Figure:
+    """The figure of that name. `data` is needed where runs were made between sites, or on a data set that exists only in Python.
+
+    `trust`: you know who wrote the folders, so that code which they name may run.
+    """
     kind = FIGURES[choose("figure", name, FIGURES)]
     if kind.of_runs is None and len(folders) != 1:
         raise BadInput(f"figure {name!r} is of one folder; got {len(folders)}")
     if kind.of_folder is not None:
         return kind.of_folder(folders[0], rule)
-    runs = [finished_run(folder, rule, data) for folder in folders]
+    runs = [finished_run(folder, rule, data, trust=trust) for folder in folders]
     for run in runs:
         if not run.has_images:
             raise BadInput(f"the data of {run.folder} stayed at its sites; give images to look at, such as --data folder:our-images")

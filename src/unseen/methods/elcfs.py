@@ -55,7 +55,7 @@ class Spectra(Payload):
 
 
 class Bank(Payload):
-    low: State = carries("spectrum", grows_with_data=True)  # of the other clients, by name
+    low: State = carries("spectrum", grows_with_data=True, passed_on=True)  # of the other clients, by name
 
 
 class Others(Memory):

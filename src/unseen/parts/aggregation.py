@@ -157,7 +157,7 @@ class Uniform(Aggregation):
 
 
 class Candidates(Payload):
-    models: dict[str, State] = carries("model")
+    models: dict[str, State] = carries("model", passed_on=True)
 
 
 class Losses(Payload):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from unseen.errors import choose
+from unseen.report.spreadsheet import as_cell
 from unseen.runs.record import Record
 from unseen.runs.selection import RULES
 
@@ -216,5 +217,5 @@ def to_csv(tables: Iterable[Table]) -> str:
         for method, row in table.rows.items():
             for column, stat in row.items():
                 numbers = [repr(stat.mean), "" if stat.std is None else repr(stat.std), stat.n]
-                writer.writerow([method, column, table.rule, table.metric, *numbers, "own" if table.own else "global"])
+                writer.writerow(map(as_cell, [method, column, table.rule, table.metric, *numbers, "own" if table.own else "global"]))
     return out.getvalue()

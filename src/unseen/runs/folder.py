@@ -64,7 +64,7 @@ class RunFolder:
         self.model, self.best = path / "model.safetensors", path / "best.safetensors"
         self.memory = path / "memory"
         self._lock = FileLock(path / ".lock", timeout=0)
-        self._mode: int | None = None  # of new files; none: as the umask says
+        self._mode = 0o666  # of new files; none: as the umask says
 
     def claim(self, run: Mapping[str, Any], resume: bool, defaults: Mapping[str, Any] | None = None) -> bool:
         """Take the folder for this run. True if it held the run already. Nothing is written before all is known to be well.
@@ -222,7 +222,8 @@ def _completed(there: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[st
 
 
 def _refuse_another_run(there: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    before, after = ({**run["experiment"], "partition (hash)": run["partition"]} for run in (there, now))
+    holdings = "study" if now.get("between_sites") else "partition (hash)"
+    before, after = ({**run["experiment"], holdings: run["partition"]} for run in (there, now))
     differing = [k for k in sorted(before.keys() | after.keys()) if before.get(k) != after.get(k) and k not in _MAY_CHANGE]
     problems = []
     for key in differing:

@@ -1,30 +1,31 @@
-"""Reading tar and zip files where they lie. Nothing is unpacked, and members that point out of the archive are refused."""
+"""Reading tar and zip files where they lie. Nothing is unpacked, and members that point out of the archive are refused.
+
+So is an archive that would unpack to far more than it is: see `limits.py`.
+"""
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import io
 import lzma
 import posixpath
-import shutil
+import re
 import stat
 import tarfile
 import tempfile
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, cast
 
+from unseen.data.reading.limits import refuse_members, refuse_size, unpacked_in_parts
 from unseen.data.reading.source import FolderSource, Source, is_hidden, listed
 from unseen.errors import BadInput
 
 __all__ = ["TarSource", "ZipSource", "is_archive", "nested", "open_source"]
 
 ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".zip")
-_COMPRESSIONS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 _DAMAGED = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -37,6 +38,10 @@ _DAMAGED = (
     NotImplementedError,
 )
 _LONGEST_CHAIN = 8  # links to links to ... inside an archive
+_LONGEST_HEADER = 1 << 20  # bytes of a member's names and notes
+_LONG_NUMBER = re.compile(rb"\d{256}")
+_PART = 1 << 20
+_ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others cannot be unpacked in parts of a bounded size
 
 
 def open_source(path: Path) -> Source:
@@ -47,12 +52,14 @@ def open_source(path: Path) -> Source:
         raise BadInput(f"{path} does not exist; expected a folder or an archive ({', '.join(ARCHIVE_ENDINGS)})")
     if not is_archive(path.name):
         raise BadInput(f"{path} is a file of no known kind; expected a folder or an archive ({', '.join(ARCHIVE_ENDINGS)})")
-    return _open_archive(path.open("rb"), str(path))
+    return _open_archive(path.open("rb"), str(path), path.stat().st_size)
 
 
 def nested(source: Source, name: str) -> Source:
-    """An archive that lies in a folder or in another archive, which will close it."""
-    source.inner.append(_open_archive(io.BytesIO(source.read(name)), f"{source.label}/{name}"))
+    """An archive that lies in a folder or in another archive, which will close it. The outermost one's size counts for all."""
+    data = source.read(name)
+    packed = len(data) if source.packed is None else min(len(data), source.packed)
+    source.inner.append(_open_archive(io.BytesIO(data), f"{source.label}/{name}", packed))
     return source.inner[-1]
 
 
@@ -60,12 +67,12 @@ def is_archive(name: str) -> bool:
     return name.lower().endswith(ARCHIVE_ENDINGS)
 
 
-def _open_archive(file: BinaryIO, label: str) -> Source:
+def _open_archive(file: BinaryIO, label: str, packed: int) -> Source:
     try:
         if label.lower().endswith(".zip"):
-            return ZipSource(file, label)
-        file = _decompressed(file)
-        return TarSource(file, label)
+            return ZipSource(file, label, packed)
+        file = _decompressed(file, label, packed)
+        return TarSource(file, label, packed)
     except BaseException as error:
         file.close()
         if isinstance(error, BadInput) or not isinstance(error, _DAMAGED):
@@ -73,17 +80,16 @@ def _open_archive(file: BinaryIO, label: str) -> Source:
         raise BadInput(f"{label} is damaged or no archive: {error}") from None
 
 
-def _decompressed(file: BinaryIO) -> BinaryIO:
+def _decompressed(file: BinaryIO, label: str, packed: int) -> BinaryIO:
     """A compressed tar can only be read from its start, so it becomes a plain one for as long as it is open."""
-    start = file.read(6)
-    file.seek(0)
-    opener = next((opener for magic, opener in _COMPRESSIONS.items() if start.startswith(magic)), None)
-    if opener is None:
+    parts = unpacked_in_parts(file, packed, label, whole=True)
+    if parts is None:
         return file
     plain = tempfile.TemporaryFile()  # noqa: SIM115  the source closes it
     try:
-        with file, opener(file, "rb") as packed:
-            shutil.copyfileobj(packed, plain, 1 << 20)
+        with file:
+            for part in parts:
+                plain.write(part)
     except BaseException:
         plain.close()
         raise
@@ -91,14 +97,35 @@ def _decompressed(file: BinaryIO) -> BinaryIO:
     return plain
 
 
+class _Headers:
+    """A tar as its headers are read: nothing in one of them is long. The library takes hours over a long row of digits."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.seek, self.tell = file, file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        if size > _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header of {size:,} bytes")
+        data = self._file.read(size)
+        if size > tarfile.BLOCKSIZE and _LONG_NUMBER.search(data):
+            raise tarfile.ReadError("a header with a number of more than 255 digits")
+        return data
+
+
 class TarSource(Source):
     """A plain tar, read by the offsets of its members."""
 
-    def __init__(self, file: BinaryIO, label: str) -> None:
+    def __init__(self, file: BinaryIO, label: str, packed: int) -> None:
         super().__init__(label)
-        self._file, self._lock = file, threading.Lock()
-        with tarfile.open(fileobj=file, mode="r:") as tar:
-            members = {_plain_name(m.name): m for m in tar.getmembers()}
+        self._file, self._lock, self.packed = file, threading.Lock(), packed
+        members: dict[str, tarfile.TarInfo] = {}
+        with tarfile.open(fileobj=cast(BinaryIO, _Headers(file)), mode="r:") as tar:
+            for number, member in enumerate(tar, 1):
+                refuse_members(number, packed, label)
+                members[_plain_name(member.name)] = member
+        plain = file.seek(0, io.SEEK_END)
+        for name, member in members.items():
+            refuse_size(member.size, plain, f"{name} in {label}")
         _refuse(label, [problem for m in members.values() if (problem := _unsafe_member(m))])
         targets = {name: _followed(name, members) for name, m in members.items() if not m.isdir()}
         _refuse(label, [f"{name} is a link to nothing in the archive" for name, m in targets.items() if m is None])
@@ -123,18 +150,24 @@ class TarSource(Source):
 class ZipSource(Source):
     """A zip file; the library's reader may be shared between threads."""
 
-    def __init__(self, file: BinaryIO, label: str) -> None:
+    def __init__(self, file: BinaryIO, label: str, packed: int) -> None:
         super().__init__(label)
-        self._file, self._zip = file, zipfile.ZipFile(file)
+        self._file, self._zip, self.packed = file, zipfile.ZipFile(file), packed
         infos = self._zip.infolist()
+        refuse_members(len(infos), packed, label)
+        for info in infos:  # neither of the two sizes that it tells has to be true: see `read`
+            refuse_size(info.file_size, min(info.compress_size, packed), f"{info.filename} in {label}")
+        refuse_size(sum(info.file_size for info in infos), packed, label, whole=True)
         _refuse(label, [problem for info in infos if (problem := _unsafe_entry(info))])
         self._members = {_plain_name(i.filename): i for i in infos if not i.is_dir() and not is_hidden(_plain_name(i.filename))}
         self.names = tuple(sorted(self._members))
         self.empty_folders = _empty([_plain_name(i.filename) for i in infos if i.is_dir()], self.names)
 
     def read(self, name: str) -> bytes:
+        """In parts: the library would unpack a member whose told size is too small to gigabytes at once."""
         try:
-            return self._zip.read(self._members[name])
+            with self._zip.open(self._members[name]) as stream:
+                return b"".join(iter(lambda: stream.read(_PART), b""))
         except (*_DAMAGED, RuntimeError) as error:
             raise BadInput(f"{name} cannot be read from {self.label}: {error}") from None
 
@@ -168,6 +201,8 @@ def _unsafe_member(member: tarfile.TarInfo) -> str:
             return f"{member.name!r} is a link out of the archive, to {member.linkname!r}"
     if not (member.isreg() or member.isdir() or member.islnk() or member.issym()):
         return f"{member.name!r} is neither a file nor a folder"
+    if member.issparse():
+        return f"{member.name!r} is a file with holes"
     return ""
 
 
@@ -178,6 +213,8 @@ def _unsafe_entry(info: zipfile.ZipInfo) -> str:
         return f"{info.filename!r} is a link"
     if info.flag_bits & 0x1:
         return f"{info.filename!r} is encrypted"
+    if info.compress_type not in _ZIP_METHODS:
+        return f"{info.filename!r} is packed in another way than zip's usual one (deflate)"
     return ""
 
 

@@ -9,7 +9,8 @@ What is done with files that are not plain 8-bit RGB:
 - floating-point images are refused, since no scale is known;
 - an EXIF orientation is applied, so that the image stands as its camera meant it;
 - of several frames the first is taken;
-- a truncated or damaged file is refused, never filled up with grey.
+- a truncated or damaged file is refused, never filled up with grey;
+- so is one with more pixels than `limits.py` allows, before they are decoded.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from unseen.data.reading.limits import pixel_limit, refuse_pixels
 from unseen.errors import BadInput
 
-__all__ = ["Original", "decode_rgb", "open_image", "planes", "read_mask", "resized", "to_rgb"]
+__all__ = ["Original", "decode_rgb", "open_image", "open_undecoded", "planes", "read_mask", "resized", "to_rgb"]
 
 Bytes = NDArray[np.uint8]
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # no others, whatever a file is called: one of Pillow's starts a program
 
 
 @dataclass(frozen=True)
@@ -46,15 +49,29 @@ def decode_rgb(data: bytes, name: str, size: int) -> tuple[Bytes, Original]:
 def open_image(data: bytes, name: str, at_least: int | None = None) -> tuple[Image.Image, Original]:
     """The image, upright. A JPEG is decoded at a half, a quarter or an eighth if that still gives `at_least` pixels a side."""
     try:
-        image: Image.Image = Image.open(io.BytesIO(data))
+        image = open_undecoded(data, name)
         original = Original(image.mode, *image.size)
         if at_least is not None:
             image.draft(None, (at_least, at_least))  # type: ignore[no-untyped-call, unused-ignore]
         image.load()
         return ImageOps.exif_transpose(image), original
+    except BadInput:
+        raise
     except Exception as error:  # on damaged files the decoders raise whatever they happen to run into
         reason = "no known image format" if isinstance(error, UnidentifiedImageError) else error
         raise BadInput(f"{name} cannot be read: {reason}") from None
+
+
+def open_undecoded(data: bytes, name: str) -> Image.Image:
+    """The image as its header tells it; BadInput if it has more pixels than are decoded."""
+    if Image.MAX_IMAGE_PIXELS is not None and pixel_limit() > Image.MAX_IMAGE_PIXELS:
+        Image.MAX_IMAGE_PIXELS = pixel_limit()  # where the user raised the limits, Pillow's own must not stand in the way
+    try:
+        image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise BadInput(f"{name} is refused: {error}") from None
+    refuse_pixels(image.width * image.height, len(data), name)
+    return image
 
 
 def to_rgb(image: Image.Image, name: str) -> Image.Image:
@@ -98,10 +115,13 @@ def read_mask(data: bytes, name: str) -> tuple[Bytes, Original]:
 
 
 def _eight_bits(image: Image.Image, name: str) -> Image.Image:
-    values = np.asarray(image).astype(np.int64)
+    values = np.asarray(image)
     if values.min() < 0 or values.max() > 65535:
         raise BadInput(f"{name} has values from {values.min()} to {values.max()}; expected 8 or 16 bits")
-    return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+    values = values.astype(np.int32)  # in place from here on: the image may be large
+    values += 128
+    values //= 257
+    return Image.fromarray(values.astype(np.uint8))
 
 
 def _grey_palette(image: Image.Image) -> bool:

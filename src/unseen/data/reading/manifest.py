@@ -10,7 +10,7 @@ from unseen.data.reading.class_folders import SPLIT_NAMES, in_order
 from unseen.data.reading.masks import deduce_map
 from unseen.data.reading.piece import Facts, ImagePiece, MaskedPiece, ReadPlan, classification_plan, segmentation_plan
 from unseen.data.reading.site_folders import histograms
-from unseen.data.reading.source import Source, files_fingerprint, listed
+from unseen.data.reading.source import Source, files_fingerprint, listed, read_file
 from unseen.data.reading.table import read_table
 from unseen.errors import BadInput
 
@@ -39,10 +39,7 @@ class TableSource(Source):
             raise BadInput(f"{table.name} names {len(missing)} files that are not there: {listed(missing)}")
 
     def read(self, name: str) -> bytes:
-        try:
-            return (self.folder / name).read_bytes()
-        except OSError as error:
-            raise BadInput(f"{name} cannot be opened: {error.strerror}") from None
+        return read_file(self.folder / name, name)
 
     def fingerprints(self) -> list[str]:
         """One for each file, so that a changed image is noticed as well as a changed line."""

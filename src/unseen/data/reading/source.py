@@ -7,10 +7,12 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from stat import S_ISREG
 
+from unseen.data.reading.limits import refuse_size
 from unseen.errors import BadInput
 
-__all__ = ["IMAGE_ENDINGS", "FolderSource", "Source", "WrongLayout", "files_fingerprint", "is_hidden", "is_image", "listed"]
+__all__ = ["IMAGE_ENDINGS", "FolderSource", "Source", "WrongLayout", "files_fingerprint", "is_hidden", "is_image", "listed", "read_file"]
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".webp")
 _SHOWN = 5  # how many of many things a message lists
@@ -25,6 +27,7 @@ class Source(ABC):
 
     names: tuple[str, ...]  # every file, sorted
     empty_folders: tuple[str, ...] = ()
+    packed: int | None = None  # bytes of the archive that all of it came in; None for files that lie there
 
     def __init__(self, label: str) -> None:
         self.label = label  # what messages call it
@@ -70,10 +73,17 @@ class FolderSource(Source):
         self.names, self.empty_folders = tuple(sorted(files)), tuple(sorted(empty))
 
     def read(self, name: str) -> bytes:
-        try:
-            return (self.root / name).read_bytes()
-        except OSError as error:
-            raise BadInput(f"{name} cannot be opened: {error.strerror}") from None
+        return read_file(self.root / name, name)
+
+
+def read_file(path: Path, name: str) -> bytes:
+    """A file's bytes. One that is too large is refused: its length costs nothing where it is made of holes."""
+    try:
+        size = path.stat().st_size
+        refuse_size(size, size, name)
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{name} cannot be opened: {error.strerror}") from None
 
 
 def is_image(name: str) -> bool:
@@ -110,6 +120,8 @@ def _walk(root: Path) -> Iterator[tuple[str, os.stat_result | None]]:
                 is_folder = entry.is_dir()
             except OSError as error:  # a link to nothing, or to itself
                 raise BadInput(f"{entry.path} cannot be opened: {error.strerror}; remove the file or repair the link") from None
+            if not is_folder and not S_ISREG(stat.st_mode):
+                raise BadInput(f"{entry.path} is neither a file nor a folder; remove it")
             if not is_folder:
                 yield prefix + entry.name, stat
                 continue

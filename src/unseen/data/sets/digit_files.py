@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import importlib
 import io
+import math
 import struct
-import zlib
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unseen.data.reading.limits import refuse_size, unpacked
 from unseen.errors import BadInput
 
 __all__ = ["Digits", "read_h5", "read_idx", "read_libsvm", "read_mat"]
@@ -58,8 +57,12 @@ def read_h5(data: bytes, name: str, part: str) -> Digits:
         raise BadInput(f"{name} is an HDF5 file, read with h5py, which is not installed: pip install 'unseen[h5]'") from None
     try:
         with h5py.File(io.BytesIO(data), "r") as file:
+            for inner in (file[part]["data"], file[part]["target"]):
+                refuse_size(8 * inner.size, len(data), name)
             images, labels = np.asarray(file[part]["data"], dtype=np.float64), np.asarray(file[part]["target"])
         pixels = np.rint(images.clip(0, 1) * 255).astype(np.uint8).reshape(-1, 16, 16)
+    except BadInput:
+        raise
     except Exception as error:  # on damaged files the library raises whatever it happens to run into
         raise BadInput(f"{name} cannot be read as USPS in HDF5 ({part}/data, {part}/target): {error}") from None
     return pixels, _checked(labels.astype(np.int64), name)
@@ -67,26 +70,20 @@ def read_h5(data: bytes, name: str, part: str) -> Digits:
 
 def read_mat(data: bytes, name: str) -> Digits:
     """SVHN's and SynthDigits' MATLAB files: X [32, 32, 3, n] and y, in which SVHN writes 10 for the digit 0."""
-    from scipy.io import loadmat
+    from scipy.io import loadmat, whosmat
 
     try:
+        for _, shape, kind in whosmat(io.BytesIO(data)):
+            refuse_size(math.prod(shape) * (1 if kind == "uint8" else 8), len(data), name)
         content = loadmat(io.BytesIO(data), variable_names=["X", "y"])
         images, labels = np.asarray(content["X"]), np.asarray(content["y"]).reshape(-1)
+    except BadInput:
+        raise
     except Exception as error:  # on damaged files the library raises whatever it happens to run into
         raise BadInput(f"{name} cannot be read as a MATLAB file with X and y: {error}") from None
     if images.ndim != 4 or images.shape[2] != 3 or images.dtype != np.uint8 or images.shape[3] != len(labels):
         raise BadInput(f"{name}: X is {images.dtype} {images.shape} with {len(labels)} labels; expected uint8 (height, width, 3, n) with n")
     return images.transpose(3, 0, 1, 2), _checked(labels.astype(np.int64) % 10 if labels.max(initial=0) <= 10 else labels, name)
-
-
-def unpacked(data: bytes, name: str) -> bytes:
-    """The content of a file that may be packed with gzip or bzip2."""
-    try:
-        if data[:2] == b"\x1f\x8b":
-            return gzip.decompress(data)
-        return bz2.decompress(data) if data[:3] == b"BZh" else data
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise BadInput(f"{name} is damaged: {error}") from None
 
 
 def _checked(labels: NDArray[np.int64], name: str) -> NDArray[np.int64]:

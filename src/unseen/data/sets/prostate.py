@@ -6,8 +6,8 @@ turns them back, so that a network sees z-scores. A site may mark peripheral and
 
 from __future__ import annotations
 
-import gzip
 import importlib
+import math
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -19,6 +19,7 @@ from PIL import Image
 
 from unseen.data.domain import Pixels
 from unseen.data.reading.decode import Original
+from unseen.data.reading.limits import refuse_pixels, unpacked
 from unseen.data.reading.piece import Block, Facts, ReadPlan, segmentation_plan
 from unseen.data.reading.source import Source, WrongLayout, listed
 from unseen.errors import BadInput
@@ -83,9 +84,12 @@ class _VolumePiece:
         """Slices from the feet upwards, each with the patient's front on top; and millimetres per row and column."""
         data = self.source.read(name)
         try:
-            data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-            image = self.nibabel.as_closest_canonical(self.nibabel.Nifti1Image.from_bytes(data))
+            image = self.nibabel.Nifti1Image.from_bytes(unpacked(data, name))
+            refuse_pixels(math.prod(image.shape), len(data), name)
+            image = self.nibabel.as_closest_canonical(image)
             volume = np.asarray(image.dataobj, dtype=np.float32)
+        except BadInput:
+            raise
         except Exception as error:  # on damaged files the decoders raise whatever they happen to run into
             raise BadInput(f"{name} cannot be read as NIfTI: {error}") from None
         if volume.ndim != 3:
