@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -31,6 +34,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_for_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """No test touches the user's own state, not even a fixture of a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNSEEN_STATE", str(folder := tmp_path_factory.mktemp("state")))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def state(state_for_all: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What one test spends of its data, no other test knows."""
+    folder = state_for_all / hashlib.sha256(request.node.nodeid.encode()).hexdigest()
+    monkeypatch.setenv("UNSEEN_STATE", str(folder))
+    return folder
 
 
 def tiny_classification(sizes: tuple[int, ...] = (40, 30, 20), classes: int = 3, side: int = 8) -> DomainDataset:

@@ -19,7 +19,7 @@ def main() -> None:
     def answer(message: SignedMessage) -> SignedMessage:
         if not first:
             reply = process.answer(message)
-            if json.loads(message.header)["task"] == "train":
+            if json.loads(message.header).get("ask") == 1:
                 first.append(reply)
             return reply
         return first[0]

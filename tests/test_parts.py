@@ -36,11 +36,11 @@ def test_which_method_takes_which_part() -> None:
         assert takes["views"] == ["randconv"] and takes["mixstyle"] == ["mixstyle"] and takes["sam"] == ["sam"], name
     assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv"]
     assert set(parts_of(METHODS["fedgca"])) == {"average", "mixstyle", "sam"}  # its own views, its own server
-    assert set(parts_of(METHODS["feddag"])) == {"aggregation", "server", "average", "views", "mixstyle", "sam"}
-    assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "server", "average", "sam"}
-    assert set(parts_of(METHODS["fedadg"])) == {"aggregation", "server", "average"}
+    assert set(parts_of(METHODS["feddag"])) == {"aggregation", "server", "bound", "average", "views", "mixstyle", "sam"}
+    assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "server", "bound", "average", "sam"}
+    assert set(parts_of(METHODS["fedadg"])) == {"aggregation", "server", "bound", "average"}
     for name in ("elcfs", "fedadg", "fedavg", "feddag", "fedprox", "fedsam", "fedsb"):
-        assert parts_of(METHODS[name])["aggregation"] == ["mean", "uniform", "cea", "sha"], name
+        assert parts_of(METHODS[name])["aggregation"] == ["mean", "uniform", "cea", "sha", "median", "trimmed"], name
 
 
 @pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if "sam" in parts_of(cls)])

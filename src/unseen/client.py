@@ -255,6 +255,12 @@ class Client:
         for chunk in _chunks(torch.arange(self.samples), size):
             yield self._batch(self._holding.train, chunk)[0]
 
+    def drawn(self, number: int, size: int) -> Iterator[Batch]:
+        """So many training samples, or all where there are fewer, drawn without replacement, in even batches of at most `size`."""
+        order = self._order(shuffle=True)[:number]
+        for chunk in order.tensor_split(-(-len(order) // size)) if len(order) else ():
+            yield self._batch(self._holding.train, chunk)
+
     def remember(self, memory: Memory) -> None:
         """Keep this here for later rounds. It counts once the server accepted this task's answer."""
         if not isinstance(memory, Memory):

@@ -15,16 +15,33 @@ import weakref
 from typing import Any, TypeVar
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from unseen.state import State
 
-__all__ = ["CodecError", "conform", "decode", "encode", "hints_of", "notes_in", "refuse_unstorable", "tensors_in", "without_none"]
+__all__ = [
+    "TENSOR_TYPES",
+    "CodecError",
+    "conform",
+    "decode",
+    "encode",
+    "hints_of",
+    "notes_in",
+    "refuse_unstorable",
+    "tensors_in",
+    "without_none",
+]
 
 T = TypeVar("T")
 _SCALARS = (bool, int, float, str)
 _STRUCTURE = "structure"
+# The tensors that are read: plain numbers. Floats of 8 bits and complex ones have no place in a model, and not every operation.
+TENSOR_TYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+}
+_READ = frozenset(TENSOR_TYPES.values())
 _HINTS: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
@@ -147,6 +164,8 @@ def decode(kind: type[T], data: bytes) -> T:
             if type(item) is not int or name not in tensors or name in used:
                 raise CodecError(f"{where} names no tensor of its own")
             used.add(name)
+            if tensors[name].dtype not in _READ:
+                raise CodecError(f"{where} is of the type {tensors[name].dtype}; expected one of {', '.join(TENSOR_TYPES)}")
             return tensors[name].clone()
         inner = _element(of)
         if inner is not None:

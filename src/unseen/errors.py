@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-__all__ = ["BadInput", "ClientFailed", "NoReplies", "RefusedReply", "SiteProcessLost", "choose", "nearest"]
+__all__ = ["BadInput", "ClientFailed", "NoReplies", "OutOfRange", "RefusedReply", "SiteProcessLost", "choose", "nearest"]
 
 
 class BadInput(ValueError):
@@ -31,6 +31,10 @@ class ClientFailed(RuntimeError):
 
 class RefusedReply(ValueError):
     """A reply that must not count: not what was declared, or not finite."""
+
+
+class OutOfRange(RefusedReply):
+    """A reply as declared, with a number that is no loss, no accuracy or no weight. A run that diverges may come to it by itself."""
 
 
 class SiteProcessLost(RuntimeError):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["write_atomically"]
+__all__ = ["OWNER_ALONE", "append_whole", "write_atomically"]
+
+OWNER_ALONE = 0o600  # the mode of a file that nobody else may read
 
 
-def write_atomically(path: Path, data: bytes | str) -> None:
-    """The file is the old one or the new one, whole, whatever happens in between."""
+def write_atomically(path: Path, data: bytes | str, mode: int = 0o666) -> None:
+    """The file is the old one or the new one, whole, whatever happens in between; `mode` is what the umask leaves of it."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     content = data.encode() if isinstance(data, str) else data
     try:
-        with scratch.open("wb") as file:
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -21,3 +24,22 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def append_whole(path: Path, at: int, lines: bytes, then: Callable[[], None] = lambda: None) -> None:
+    """Write lines at this byte of a file that only its owner reads, replacing what lies behind it, and do `then`: all or nothing.
+
+    What a full disk cut short is taken back. Unbuffered, or closing would write the rest after all.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb", buffering=0) as stream:
+        os.ftruncate(stream.fileno(), at)
+        stream.seek(at)
+        try:
+            rest = memoryview(lines)
+            while rest:
+                rest = rest[stream.write(rest) :]
+            os.fsync(stream.fileno())
+            then()
+        except OSError:
+            os.ftruncate(stream.fileno(), at)
+            raise

@@ -190,6 +190,23 @@ class Method(Configured, ABC, Generic[S]):
             told: Iterable[str] = part.obstacles(around) if hasattr(part, "obstacles") else ()
             yield from told
 
+    def needs_each(self) -> Iterable[str]:
+        """Why the server must read single answers, one sentence each, where a secure sum would hide them: by default what its parts say.
+
+        Without a sentence the server does nothing with the fields declared `mean` but average them.
+        """
+        for part in parts_in(self):
+            told: Iterable[str] = part.needs_each() if hasattr(part, "needs_each") else ()
+            yield from told
+
+    def exposures(self) -> Mapping[str, float]:
+        """What a site's policy may bound, by name: how much of an image a declared kind shows. By default what its parts say.
+
+        `spectrum_reach` is the reach of the window of amplitudes, as a part of each side; `images_per_spectrum` how many images a
+        spectrum is the mean of; `images_per_direction` how many a gradient that leaves beside a model rests on (1: a mini-batch's).
+        """
+        return {name: value for part in parts_in(self) if hasattr(part, "exposures") for name, value in part.exposures().items()}
+
     def start(self, fresh: Fresh, clients: Cohort) -> S:
         """Before round 1. `fresh(role)` gives the initial weights of that network. By default the state is made of the initial model."""
         state: S = self.server_state(fresh("task"))

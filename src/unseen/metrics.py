@@ -13,7 +13,7 @@ Classification, n samples of which n_c belong to class c:
   weighted_auc       each class's area under the ROC curve, it against the rest, weighted by n_c / n. Classes without a sample weigh
                      nothing. Of two classes it is the usual AUC. Undefined if fewer than two classes occur
   ece                expected calibration error of the largest probability, 15 bins of equal width, (a, b], weighted by their samples (l1)
-Where a logit is not finite, loss, weighted_auc and ece are left out.
+Where a logit is not finite, loss, weighted_auc and ece are left out. A loss beyond 1e9 is told as 1e9.
 
 Segmentation, a case being one image, each also per structure as `<metric>_<structure>`; the mean over structures, then over cases:
   loss       the training loss, mean over batches weighted by their cases
@@ -40,7 +40,8 @@ from unseen.errors import BadInput
 from unseen.own_code import Own
 
 __all__ = [
-    "OF_CLASSES", "OF_MASKS", "ClassMeter", "MaskMeter", "Meter", "calibration_error", "hausdorff", "own_score", "surface_distances",
+    "LARGEST", "OF_CLASSES", "OF_MASKS", "ClassMeter", "MaskMeter", "Meter", "calibration_error", "hausdorff", "own_score", "range_of",
+    "surface_distances",
 ]  # fmt: skip
 
 # The metrics above, and whether higher is better.
@@ -49,9 +50,27 @@ OF_CLASSES = {
     "ece": False,
 }  # fmt: skip
 OF_MASKS = {"loss": False, "dice": True, "hd": False, "hd95": False, "unmatched": False}
+LARGEST = 1e9  # a loss beyond it is told as it; a user's own metric beyond it, either way, is refused
+_COARSEST = 1000.0  # millimetres per pixel: no picture of a body is coarser
+_ROUNDING = 1e-6  # by which a share may exceed 1, having been summed in single precision
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Mask = NDArray[np.bool_]
+
+
+def range_of(metric: str, size: tuple[int, int], masks: int) -> tuple[float, float]:
+    """The least and the most that a metric above can be, of images of this size and so many masks (cases times structures).
+
+    >>> range_of("accuracy", (3, 4), 7), range_of("unmatched", (3, 4), 7)
+    ((-1e-06, 1.000001), (0.0, 7.0))
+    """
+    if metric == "loss":
+        return -_ROUNDING, LARGEST
+    if metric in ("hd", "hd95"):
+        return 0.0, _COARSEST * math.hypot(*size)
+    if metric == "unmatched":
+        return 0.0, float(masks)
+    return -_ROUNDING, 1 + _ROUNDING
 
 
 class Meter(Protocol):
@@ -70,8 +89,8 @@ def own_score(own: Own, probabilities: Tensor, labels: Tensor) -> float:
         value = float(score)
     except (TypeError, ValueError):
         raise BadInput(f"metric {own} returned a {type(score).__name__}; expected a number") from None
-    if not math.isfinite(value):
-        raise BadInput(f"metric {own} returned {value} for {len(labels)} samples; expected a finite number")
+    if not math.isfinite(value) or abs(value) > LARGEST:
+        raise BadInput(f"metric {own} returned {value} for {len(labels)} samples; expected a finite number, at most {LARGEST:g} either way")
     return value
 
 
@@ -298,4 +317,4 @@ def _bounding_box(mask: Mask) -> tuple[slice, slice]:
 
 
 def _finite(metrics: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return {name: min(value, LARGEST) if name == "loss" else value for name, value in metrics.items() if math.isfinite(value)}

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, cast, dataclass_transform, get_args
 import torch
 from torch import Tensor
 
-from unseen.codec import conform, decode, encode, hints_of, tensors_in, without_none
+from unseen.codec import TENSOR_TYPES, conform, decode, encode, hints_of, tensors_in, without_none
 from unseen.errors import RefusedReply
 from unseen.state import Part, State
 
@@ -42,6 +42,7 @@ _TYPES: dict[Kind, tuple[Any, ...]] = {
     "text": (str,),
 }
 OF_A_NETWORK = ("model", "update", "gradient", "control")
+_AVERAGED = (*OF_A_NETWORK, "statistic", "number")
 _MAY_TRAVEL = {hint for hints in _TYPES.values() for hint in hints}
 
 
@@ -54,14 +55,33 @@ class Declaration:
     role: str  # of which network of the run
     part: Part  # of that network's state
     grows: bool  # with a client's data
+    mean: bool = False  # the server needs only its weighted mean over the clients
+    low: float | None = None  # the least and the most that one of its numbers may be
+    high: float | None = None
+    passed_on: bool = False  # of a question: holds what single other clients answered
 
 
-def carries(kind: Kind, *, of: str | None = None, role: str = "task", part: Part = "whole", grows_with_data: bool = False) -> Any:
+def carries(
+    kind: Kind,
+    *,
+    of: str | None = None,
+    role: str = "task",
+    part: Part = "whole",
+    grows_with_data: bool = False,
+    mean: bool = False,
+    low: float | None = None,
+    high: float | None = None,
+    passed_on: bool = False,
+) -> Any:
     """Declare a payload field: `model: State = carries("model")`, `change: State = carries("update", of="model", part="head")`.
 
     `of` names a field of the question: the weights that a model was trained from, that an update is a change of, or the candidates
     that scores are about. A model that leaves it out is a version of the only model of its role in the question. `role` and `part`
     say which network's state it is, and which part of it: the head alone, or everything but normalisation.
+
+    `mean` says that the server needs nothing of a field but its mean over the clients, each weighted by the answer's `count` (by 1 where
+    there is none, or it is None): then a secure sum can hide the single answers. `low` and `high` bound a score, a number or a statistic.
+    `passed_on` is said of a question's field that brings a client what single other clients answered.
     """
     if kind not in _TYPES:
         raise TypeError(f"a payload field of kind {kind!r}; expected one of {', '.join(_TYPES)}")
@@ -69,7 +89,11 @@ def carries(kind: Kind, *, of: str | None = None, role: str = "task", part: Part
         raise TypeError(f"a payload field with part {part!r}; expected one of {', '.join(get_args(Part))}")
     if kind not in OF_A_NETWORK and (role, part) != ("task", "whole"):
         raise TypeError(f"a payload field of kind {kind!r} has no role or part; those are of {', '.join(OF_A_NETWORK)}")
-    return dataclasses.field(metadata={"declaration": Declaration(kind, of, role, part, grows_with_data)})
+    if mean and (kind not in _AVERAGED or grows_with_data):
+        raise TypeError(f"a payload field of kind {kind!r} with mean; a mean is of {', '.join(_AVERAGED)}, not growing")
+    if (low, high) != (None, None) and kind not in ("score", "number", "statistic"):
+        raise TypeError(f"a payload field of kind {kind!r} with low or high; those are of score, number or statistic")
+    return dataclasses.field(metadata={"declaration": Declaration(kind, of, role, part, grows_with_data, mean, low, high, passed_on)})
 
 
 def declarations(payload: type[Payload]) -> dict[str, Declaration]:
@@ -129,6 +153,11 @@ def _refuse_undeclared(cls: type) -> None:
             raise TypeError(f'{cls.__name__}.{field.name} does not say what it carries; write = carries("{fitting[0]}"), say')
         if told.kind not in fitting:
             raise TypeError(f"{cls.__name__}.{field.name} carries a {told.kind}; of its type there may be {', '.join(fitting)}")
+        if told.mean and hint == dict[str, State]:
+            raise TypeError(f"{cls.__name__}.{field.name} is declared as {hint} with mean; a mean is of one State or Tensor, or of numbers")
+    told_of = [field.metadata["declaration"] for field in dataclasses.fields(cast(Any, cls))]
+    if any(told.mean for told in told_of) and sum(told.kind == "count" for told in told_of) > 1:
+        raise TypeError(f"{cls.__name__} has means and several counts; one count is the weight of a client")
 
 
 class _Declared:
@@ -211,7 +240,7 @@ def _size(value: Any) -> int:
 
 
 def refuse_unusable(payload: Payload, declared: type[Payload]) -> None:
-    """Raise RefusedReply unless `payload` is of the declared type and every number in it is finite."""
+    """Raise RefusedReply unless `payload` is of the declared type, its tensors plain and every number in it finite."""
     if type(payload) is not declared:
         raise RefusedReply(f"answered with a {type(payload).__name__}; {declared.__name__} was declared")
     paths, tensors = [], []
@@ -221,6 +250,8 @@ def refuse_unusable(payload: Payload, declared: type[Payload]) -> None:
             if number != number or number in (float("inf"), float("-inf")):
                 raise RefusedReply(f"{name} is not finite")
         for path, tensor in tensors_in(value, hint):
+            if tensor.dtype not in TENSOR_TYPES.values() or tensor.layout is not torch.strided:
+                raise RefusedReply(f"{name}{'.' if path else ''}{path} is of the type {tensor.dtype}, which does not travel")
             if tensor.is_floating_point():
                 paths.append(f"{name}.{path}" if path else name)
                 tensors.append(tensor.detach())

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unseen.errors import BadInput, choose
-from unseen.metrics import OF_CLASSES, OF_MASKS, ClassMeter, MaskMeter, Meter
+from unseen.metrics import LARGEST, OF_CLASSES, OF_MASKS, ClassMeter, MaskMeter, Meter, range_of
 from unseen.own_code import Own
 
 __all__ = ["Classification", "Meter", "Segmentation", "Task", "dice_loss"]
@@ -36,6 +36,16 @@ class Task(ABC):
         if not metric.name.isidentifier() or metric.name in self.metrics:
             raise BadInput(f"metric {metric} is called {metric.name!r}; give its function a name of its own")
         return replace(self, metric=metric.name, own_metric=metric)  # type: ignore[type-var]
+
+    def ranges(self, size: tuple[int, int], samples: int) -> dict[str, tuple[float, float]]:
+        """The least and the most of every metric that a meter tells of so many samples of this size, a user's own among them.
+
+        >>> Segmentation(("disc", "cup")).ranges((3, 4), 5)["unmatched_cup"]
+        (0.0, 10.0)
+        """
+        masks = samples * self.outputs
+        bounds = {name: range_of(name if name in OF_MASKS else name.partition("_")[0], size, masks) for name in self.metrics}
+        return bounds | ({self.own_metric.name: (-LARGEST, LARGEST)} if self.own_metric else {})
 
     @property
     @abstractmethod

@@ -41,12 +41,19 @@ __all__ = ["Elsewhere", "Result", "run", "train"]
 
 
 class Elsewhere(Protocol):
-    """Clients on other machines: the world as the server may know it, and the engine that asks them for the run in a folder."""
+    """Clients on other machines: the world as the server may know it, the name of what they agreed to, and the engine that asks them.
+
+    `end` is called when the run in a folder has its last round."""
 
     @property
     def world(self) -> World: ...
 
+    @property
+    def agreement(self) -> str: ...
+
     def engine(self, run: Path) -> Engine: ...
+
+    def end(self, run: Path) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -122,11 +129,14 @@ def train(
             _check_data(world, watch)
         folder = RunFolder(out)
         stack.callback(folder.release)
-        known = folder.claim(describe(world, between_sites=elsewhere is not None), resume, defaults_of(experiment))
+        known = folder.claim(describe(world, elsewhere.agreement if elsewhere else None), resume, defaults_of(experiment))
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
         engine: Engine = elsewhere.engine(folder.path) if elsewhere else LocalEngine(world, folder.memory, workers, through_bytes)
-        return _rounds(world, engine, folder, known, watch)
+        result = _rounds(world, engine, folder, known, watch)
+        if elsewhere is not None:
+            elsewhere.end(folder.path)
+        return result
 
 
 def _check_data(world: World, watch: Watch) -> None:
@@ -215,9 +225,12 @@ def _sweep(memory: Memories, folder: RunFolder) -> None:
         memory.sweep(folder.previous_versions())
 
 
-def describe(world: World, between_sites: bool = False) -> dict[str, Any]:
-    """run.json: the whole experiment, what it departs from, who holds what, what the model takes, and the versions it ran with."""
-    experiment, dataset = world.experiment, world.dataset
+def describe(world: World, agreement: str | None = None) -> dict[str, Any]:
+    """run.json: the whole experiment, what it departs from, who holds what, what the model takes, and the versions it ran with.
+
+    Between sites, who holds what is theirs to know, and the study's name (`agreement`) stands for it.
+    """
+    experiment, dataset, between_sites = world.experiment, world.dataset, agreement is not None
     return {
         "name": experiment.name,
         "fold": world.fold.name,
@@ -226,7 +239,7 @@ def describe(world: World, between_sites: bool = False) -> dict[str, Any]:
         "metric": dataset.task.metric,
         "experiment": experiment.description(),
         "departures": departures(experiment, dataset),
-        "partition": partition_hash(list(world.holdings.values())),
+        "partition": agreement or partition_hash(list(world.holdings.values())),
         "between_sites": between_sites,
         "clients": {name: _held(holding, dataset.task, between_sites) for name, holding in sorted(world.holdings.items())},
         "model": {  # enough to load it where the data are not at hand

@@ -43,21 +43,27 @@ def test_answers_are_checked_once_wait_on_disk_and_are_read_one_at_a_time(
     tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federation, experiment = FederationInMemory(tmp_path, tiny, None), Experiment(SETTINGS["fedsb"].build(), "tiny", rounds=1)
-    (tmp_path / "run/answers").mkdir(parents=True)
-    (tmp_path / "run/answers/9.answer").write_bytes(b"left by a killed process")
-    engine = federation.federate(experiment).engine(tmp_path / "run")
-    cohort, checked = engine.cohort(1), list[type]()
+    run, answers = federation.federate(experiment), tmp_path / "run/answers"
+    (answers / "000000.1").mkdir(parents=True)  # of another round
+    engine = run.engine(tmp_path / "run")
+    checked = list[type]()
     monkeypatch.setattr(checking, "refuse_unusable", lambda answer, kind: checked.append(kind) or refuse_unusable(answer, kind))
+    down = Down(model=engine.world.fresh("task"))
     read: list[weakref.ref[Up]] = []
     names = []
-    for name, up in cohort.ask(experiment.method.train, Down(model=engine.world.fresh("task"))).items():  # type: ignore[attr-defined]
+    for name, up in engine.cohort(1).ask(experiment.method.train, down).items():  # type: ignore[attr-defined]
         assert checked == [Up] * 3, "each, before the first is read"
         assert not any(ref() is not None for ref in read)
-        assert len(list((tmp_path / "run/answers").iterdir())) == 3
+        assert [one.name for one in answers.iterdir()] == ["000001.1"] and len(list(answers.glob("*/*.answer"))) == 3
         names.append(name)
         read.append(weakref.ref(up))
         del up
-    assert names == ["a", "b", "c"] and not (tmp_path / "run/answers").exists()
+    assert names == ["a", "b", "c"]
+    asked = len(federation.carrier.carried)
+    again = run.engine(tmp_path / "run").cohort(1).ask(experiment.method.train, down)  # type: ignore[attr-defined]
+    assert again.all().keys() == {"a", "b", "c"} and len(federation.carrier.carried) == asked, "a killed server goes by what it had"
+    run.end(tmp_path / "run")
+    assert not answers.exists()
 
 
 class Dying:
@@ -70,7 +76,7 @@ class Dying:
 
     def call(self, header: dict[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
         if "kit" in header:
-            return {"samples": 1}, b""
+            return {"samples": 1, "approved": []}, b""
         self.history.append("asked")
         raise ChildEnded(-9)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,12 @@ from unseen import BadInput, Experiment, FedAvg
 from unseen.data.domain import DomainDataset
 from unseen.experiment import options, read_experiment
 from unseen.federation.messages import Message, sign
+from unseen.federation.site.approving import experiment_of
 from unseen.federation.site.policy import Rejected
-from unseen.federation.site.responder import Responder, _Question
+from unseen.federation.study.study import Study
 from unseen.methods import METHODS
 from unseen.own_code import Own
-from unseen.runs.watch import Silent
 from unseen.settings import settings_of
-from unseen.training import train
 
 CODE = "from pathlib import Path\nPath(__file__).with_name('sentinel').write_text('imported')\nNet = Mean = augment = None\n"
 NAMES = ("Net", "Mean", "augment", "Net:width=8", "Net:head=fc,width=8", "", "nowhere")
@@ -32,10 +32,14 @@ FIELDS = sorted({s.name for cls in METHODS.values() for s in settings_of(cls)})
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Responder, Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     (folder / "evil.py").write_text(CODE)
-    return FederationInMemory(folder / "federation", tiny_classification(), "c").carrier.responders["a"], folder
+    return folder
+
+
+def study(experiment: dict[str, Any], schema: dict[str, Any]) -> Study:
+    return Study("0" * 16, "", experiment, schema, {}, 1, False, (), {}, ())
 
 
 def nested(text: str, draw: Any) -> Any:
@@ -53,8 +57,7 @@ def nested(text: str, draw: Any) -> Any:
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_nothing_that_a_message_names_is_imported(site: tuple[Responder, Path], data: Any) -> None:
-    responder, folder = site
+def test_nothing_that_a_study_names_is_imported(folder: Path, data: Any) -> None:
     text = f"{folder / 'evil.py'}:{data.draw(st.sampled_from(NAMES))}"
     value = nested(text, data.draw)
     experiment: dict[str, Any] = Experiment(FedAvg(), "tiny", "c").description()
@@ -68,31 +71,28 @@ def test_nothing_that_a_message_names_is_imported(site: tuple[Responder, Path], 
         schema[data.draw(st.sampled_from(sorted(schema)))] = value
     else:
         experiment[place] = value
-    question = _Question("0" * 32, "train", None, False, 3, experiment, schema, {}, [])  # type: ignore[arg-type]
     with pytest.raises(Rejected, match="only what is installed here runs here"):
-        responder._runner_for(question)
+        experiment_of(study(experiment, schema), tiny_classification())
     if place != "schema":
         with pytest.raises(BadInput, match="only what is installed here runs here"):
             read_experiment(experiment)
     assert not (folder / "sentinel").exists()
 
 
-def test_a_saved_partition_is_not_opened(site: tuple[Responder, Path]) -> None:
+def test_a_saved_partition_is_not_opened() -> None:
     experiment = {**Experiment(FedAvg(), "tiny", "c").description(), "partition": "file:/etc/passwd"}
-    question = _Question("0" * 32, "train", None, False, 3, experiment, {}, {}, [])  # type: ignore[arg-type]
     with pytest.raises(Rejected, match="partition: only what is installed here runs here"):
-        site[0]._runner_for(question)
+        experiment_of(study(experiment, {}), tiny_classification())
 
 
-def test_a_signed_question_is_answered_with_the_rule(tiny: DomainDataset, tmp_path: Path) -> None:
+def test_a_study_that_names_code_is_refused_with_the_rule(tiny: DomainDataset, tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text(CODE)
     federation = FederationInMemory(tmp_path / "federation", tiny, "c")
-    experiment = Experiment(SETTINGS["fedavg"].build(), "tiny", "c", rounds=1)
-    train(experiment, tmp_path / "run", watch=Silent(), elsewhere=federation.federate(experiment))
-    client, asked, _ = next(one for one in federation.carrier.carried if '"train"' in one[1].header)
-    header = json.loads(asked.header)
-    header["experiment"]["network"], header["nonce"] = f"{tmp_path / 'evil.py'}:Net", "1" * 32
-    answer = federation.carrier.responders[client].answer(sign(Message(header, asked.payload), federation.server.signing, "question"))
+    honest = federation.federate(Experiment(SETTINGS["fedavg"].build(), "tiny", "c", rounds=1)).study
+    evil = dataclasses.replace(honest, experiment={**honest.experiment, "network": f"{tmp_path / 'evil.py'}:Net"})
+    key = federation.server.signing
+    header = {"federation": federation.server.id, "to": "a", "task": "begin", "study": evil.digest}
+    answer = federation.carrier.responders["a"].answer(sign(Message(header, evil.signed(key)), key, "question"))
     told = json.loads(answer.header)
     assert told["status"] == "refused" and told["reason"] == "network: only what is installed here runs here"
     assert not (tmp_path / "sentinel").exists()

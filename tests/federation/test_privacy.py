@@ -1,26 +1,25 @@
-"""Clipping, noise and what they spend, against independent values."""
+"""Clipping and noise on what leaves a site, against independent values."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import sys
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import brentq
-from scipy.stats import norm
 
-from unseen.errors import BadInput
+from unseen.federation.site import privacy as module
 from unseen.federation.site.policy import Privacy, Rejected
-from unseen.federation.site.privacy import Accountant, epsilon, privatised
+from unseen.federation.site.privacy import privatised
 from unseen.methods import feddag
 from unseen.payload import Payload, State, carries
-from unseen.scoring import Scores
+from unseen.scoring import Model, Scores
+
+QUIET = 1e-6  # the least noise that there is: what is clipped can be seen
+METRICS = ("loss", "accuracy", "weighted_auc")
 
 
 class Down(Payload):
@@ -31,83 +30,206 @@ class Up(Payload):
     model: State = carries("model")
 
 
-def closed_form(answers: int, noise: float, delta: float) -> float:
-    """Mironov, "Renyi differential privacy", 2017: T answers have divergence T a / (2 z^2) of order a (Corollary 3), and so
-    epsilon <= min over a of T a / (2 z^2) + log(1 / delta) / (a - 1) (Proposition 3)."""
-    rate = answers / (2 * noise**2)
-    return rate + 2 * math.sqrt(rate * math.log(1 / delta))
-
-
-@given(answers=st.integers(1, 500), noise=st.floats(0.3, 20), delta=st.floats(1e-9, 1e-2))
-def test_epsilon_against_the_closed_form_and_the_exact_curve(answers: int, noise: float, delta: float) -> None:
-    """Between the exact trade-off of the Gaussian mechanism (Balle and Wang, 2018, Theorem 8) and Mironov's bound, and near both."""
-    spent = epsilon([(noise, answers)], delta)
-    sigma = noise / math.sqrt(answers)  # so many answers are one with this noise
-
-    def delta_at(eps: float) -> float:
-        near, far = 1 / (2 * sigma) - eps * sigma, -1 / (2 * sigma) - eps * sigma
-        return float(norm.cdf(near) - math.exp(eps + norm.logcdf(far)))
-
-    exact = brentq(lambda eps: delta_at(eps) - delta, 0, 2 * closed_form(answers, noise, delta)) if delta_at(0) > delta else 0.0
-    assert exact <= spent * (1 + 1e-9) and spent <= closed_form(answers, noise, delta) * (1 + 1e-3)
-
-
-@given(history=st.lists(st.tuples(st.floats(0.5, 10), st.integers(1, 50)), min_size=1, max_size=5))
-def test_answers_with_different_noise_add_up(history: list[tuple[float, int]]) -> None:
-    """Gaussian divergences add up as 1 / z^2, so a mixed history is one of a single noise."""
-    total = sum(number / noise**2 for noise, number in history)
-    assert epsilon(history, 1e-5) == pytest.approx(epsilon([(total**-0.5, 1)], 1e-5), rel=1e-6)
+def left(up: State, down: State, clip: float = 1.0, noise: float = QUIET) -> State:
+    private = privatised(Up(model=up), Down(model=down), Privacy(on=True, clip=clip, noise=noise))
+    assert isinstance(private, Up)
+    return private.model
 
 
 def test_an_update_is_clipped_and_noised_as_a_whole() -> None:
     base = {"w": torch.ones(60, 50), "b": torch.zeros(10), "n": torch.tensor(3)}
     trained = {"w": base["w"] + 3, "b": base["b"] - 4, "n": torch.tensor(9)}
-    clipped = privatised(Up(model=trained), Down(model=base), Privacy(on=True, clip=0.5, noise=0.0))
-    assert isinstance(clipped, Up)
-    change = torch.cat([(clipped.model[k] - base[k]).reshape(-1).double() for k in "wb"])
-    assert float(change.norm()) == pytest.approx(0.5, rel=1e-4) and clipped.model["n"] == 3
-    assert float(clipped.model["w"][0, 0] - 1) / float(clipped.model["b"][0]) == pytest.approx(-3 / 4, rel=1e-3)
-    noisy = privatised(Up(model=base), Down(model=base), Privacy(on=True, clip=0.5, noise=2.0))
-    assert isinstance(noisy, Up)
-    drawn = (noisy.model["w"] - base["w"]).numpy().reshape(-1)
+    clipped = left(trained, base, clip=0.5)
+    change = torch.cat([(clipped[k] - base[k]).reshape(-1).double() for k in "wb"])
+    assert float(change.norm()) == pytest.approx(0.5, rel=1e-3) and clipped["n"] == 3
+    assert float(clipped["w"][0, 0] - 1) / float(clipped["b"][0]) == pytest.approx(-3 / 4, rel=1e-3)
+    noisy, again = (left(base, base, clip=0.5, noise=2.0) for _ in range(2))
+    drawn = (noisy["w"] - base["w"]).numpy().reshape(-1)
     assert abs(drawn.mean()) < 0.1 and np.std(drawn) == pytest.approx(1.0, rel=0.1)
-    again = privatised(Up(model=base), Down(model=base), Privacy(on=True, clip=0.5, noise=2.0))
-    assert isinstance(again, Up) and not torch.equal(again.model["w"], noisy.model["w"])  # not from the run's seed
+    assert not torch.equal(again["w"], noisy["w"])  # not from the run's seed
 
 
-def test_scores_are_noised_and_small_updates_left_alone() -> None:
-    scores = Scores(metrics={"accuracy": 0.5, "loss": 0.25}, samples=7, own={"accuracy": 0.5})
-    assert privatised(scores, scores, Privacy(on=True, clip=1.0, noise=0.0)) == scores
-    noisy = privatised(scores, scores, Privacy(on=True, clip=1.0, noise=1.0))
-    assert isinstance(noisy, Scores) and noisy.metrics != scores.metrics and noisy.own != scores.own and noisy.samples == 7
+@given(
+    numbers=st.lists(st.floats(-1e308, 1e308), min_size=1, max_size=12),
+    clip=st.sampled_from([1e-30, 1e-3, 1.0, 7.3, 1e30]),
+    scale=st.sampled_from([1e-300, 1e-5, 1.0]),
+)
+def test_whatever_is_finite_is_clipped(numbers: list[float], clip: float, scale: float) -> None:
+    """The norm before the noise, in exact arithmetic, whatever the sizes; the direction stays, and what is short enough is left alone."""
+    values = np.array(numbers) * scale
+    clipped = module._clip(lambda: iter([values]), clip)(values)
+    assert np.isfinite(clipped).all() and math.hypot(*(clipped / clip)) <= 1
+    if np.abs(values).max() > 0 and math.hypot(*(values / np.abs(values).max())) * np.abs(values).max() < 0.99 * clip:
+        assert np.array_equal(clipped, values)
+    elif np.abs(values).max() > clip:
+        cosine = np.dot(values / np.abs(values).max(), clipped / clip) / math.hypot(*(values / np.abs(values).max()))
+        assert cosine == pytest.approx(1, rel=1e-5)
 
 
-def test_the_accountant_remembers_and_refuses(tmp_path: Path) -> None:
-    privacy, file = Privacy(on=True, noise=4.0, most_epsilon=3.0), tmp_path / "privacy.json"
-    spent = []
-    with pytest.raises(Rejected, match="privacy: epsilon would be"):
-        for _ in range(100):
-            accountant = Accountant(privacy, file)  # a restart in between
-            accountant.refuse_overspent()
-            spent.append(accountant.spend())
-    assert spent == sorted(spent) and spent[-1] <= 3.0 < epsilon([(4.0, len(spent) + 1)], 1e-5)
-    less_noise = Accountant(dataclasses.replace(privacy, noise=8.0, most_epsilon=100.0), file)  # what was spent stays spent
-    assert less_noise.spend() == epsilon([(4.0, len(spent)), (8.0, 1)], 1e-5)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_no_norm_is_not_a_number(bad: float) -> None:
+    """Clipping does not rely on the checks before it."""
+    for order in ([1.0, bad], [bad, 1.0]):
+        with pytest.raises(Rejected, match="not finite"):
+            module._clip(lambda order=order: (np.array([number]) for number in order), 1.0)
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"answers": [{"noise": -1, "number": 1}]}', '{"answers": [{"noise": 1}]}'])
-def test_a_site_that_cannot_tell_what_it_spent_stops(content: str, tmp_path: Path) -> None:
-    (tmp_path / "privacy.json").write_text(content)
-    with pytest.raises(BadInput, match="privacy was spent"):
-        Accountant(Privacy(on=True), tmp_path / "privacy.json")
+def test_a_norm_over_several_parts_and_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors are worked on in parts; here of 7 numbers. 3, 4 and 12 have the norm 13."""
+    monkeypatch.setattr(module, "_AT_ONCE", 7)
+    change = {"a": torch.zeros(4, 5), "b": torch.zeros(20), "c": torch.tensor(12.0)}
+    change["a"][3, 3], change["b"][19] = 3.0, -4.0
+    zeros = {key: torch.zeros_like(value) for key, value in change.items()}
+    private = left(change, zeros, clip=1.3)
+    for key, value in change.items():
+        torch.testing.assert_close(private[key], value / 10, atol=2e-5, rtol=0)
+    private = left({k: v + 5 for k, v in change.items()}, {k: torch.full_like(v, 5.0) for k, v in change.items()}, clip=1.3)
+    for key, value in change.items():
+        torch.testing.assert_close(private[key], value / 10 + 5, atol=2e-5, rtol=0)
 
 
-def test_opacus_is_imported_only_with_privacy_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opacus", None)
-    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
-    Accountant(Privacy(), tmp_path / "privacy.json")
-    with pytest.raises(BadInput, match=r"pip install 'unseen\[privacy\]'"):
-        Accountant(Privacy(on=True), tmp_path / "privacy.json")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_what_leaves_lies_on_the_grid(dtype: torch.dtype) -> None:
+    """Noise of 1.5 is 1.5 * 2^32 steps. A number of any precision that left is a whole number of steps, whatever it was before."""
+    change = torch.rand(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype) / 100
+    private = left({"w": change}, {"w": torch.zeros(1000, dtype=dtype)}, noise=1.5)["w"]
+    steps = private.double() * 2**32
+    assert private.dtype == dtype and torch.equal(steps, steps.round()) and private.unique().numel() > 100
+    inexact = change.double() + torch.randn(1000, dtype=torch.float64)
+    assert not torch.equal(inexact * 2**32, (inexact * 2**32).round())
+
+
+def test_scores_are_noised_under_the_same_names() -> None:
+    """Where a metric is missing, and how many samples there were, cannot be told: undefined metrics are noise around 0."""
+    privacy = Privacy(on=True, noise=QUIET, announced_samples=250)
+    whole = Scores(metrics={"accuracy": 0.5, "loss": 0.25, "weighted_auc": 0.75}, samples=7, own=None)
+    odd = Scores(metrics={"loss": 0.25, "of one class alone": 0.5}, samples=0, own={})
+    for scores in (whole, odd):
+        private = privatised(scores, Model(model={}), privacy, METRICS)
+        assert isinstance(private, Scores) and tuple(private.metrics) == METRICS and private.samples == 250
+        assert all(abs(private.metrics[name] - scores.metrics.get(name, 0.0)) < 1e-4 for name in METRICS)
+        assert private.own is None if scores.own is None else tuple(private.own) == METRICS
+    noisy = privatised(whole, Model(model={}), Privacy(on=True), METRICS)
+    assert isinstance(noisy, Scores) and all(noisy.metrics[name] != whole.metrics[name] for name in METRICS) and noisy.samples == 100
+    with pytest.raises(Rejected, match="nobody fixed the names of the numbers in metrics"):
+        privatised(whole, Model(model={}), privacy)
+
+
+class Candidates(Payload):
+    models: dict[str, State] = carries("model")
+
+
+class Losses(Payload):
+    losses: dict[str, float] = carries("score", of="models")
+    steps: int = carries("number")
+    each: list[float] = carries("statistic")
+    samples: int | None = carries("count")
+
+
+def test_scores_of_candidates_are_about_those_that_were_asked_for() -> None:
+    down = Candidates(models={"a": {"w": torch.zeros(1)}, "b": {"w": torch.zeros(1)}})
+    up = Losses(losses={"b": 0.5, "other": 0.1}, steps=0, each=[0.1, 0.2], samples=None)
+    private = privatised(up, down, Privacy(on=True, noise=QUIET))
+    assert isinstance(private, Losses) and [*private.losses] == ["a", "b"] and private.losses["b"] == pytest.approx(0.5, abs=1e-4)
+    assert private.steps == 0 and private.each == pytest.approx([0.1, 0.2], abs=1e-4) and private.samples is None
+    assert privatised(Losses(losses={}, steps=0, each=[], samples=None), Candidates(models={}), Privacy(on=True, noise=QUIET)).losses == {}
+    whole = privatised(Losses(losses={}, steps=40, each=[], samples=3), down, Privacy(on=True, clip=50, noise=QUIET))
+    assert isinstance(whole, Losses) and whole.steps == 40 and whole.each == [] and whole.samples == 100
+
+
+def test_names_that_nobody_fixed_do_not_leave() -> None:
+    class Statistics(Payload):
+        means: dict[str, float] = carries("statistic")
+
+    with pytest.raises(Rejected, match="nobody fixed the names"):
+        privatised(Statistics(means={"patient 7": 1.0}), Model(model={}), Privacy(on=True), METRICS)
+
+
+def test_fields_that_grow_with_the_data_do_not_leave() -> None:
+    class Spectra(Payload):
+        low: torch.Tensor | None = carries("spectrum", grows_with_data=True)
+
+    assert privatised(Spectra(low=None), Model(model={}), Privacy(on=True)) == Spectra(low=None)
+    with pytest.raises(Rejected, match="low grows with the data"):
+        privatised(Spectra(low=torch.zeros(3, 2)), Model(model={}), Privacy(on=True))
+
+
+class Everything(Payload):
+    model: State = carries("model")
+    low: torch.Tensor = carries("statistic")
+    losses: dict[str, float] = carries("score", of="models")
+    each: list[float] = carries("statistic")
+    number: float = carries("number")
+    count: int = carries("number")
+
+
+class Asked(Payload):
+    model: State = carries("model")
+    models: dict[str, State] = carries("model", role="other")
+    number: float = carries("number")
+
+
+def everything(where: str = "", bad: Any = None) -> tuple[Everything, Asked]:
+    """An answer and its question, one number of which may be replaced."""
+    value = dict.fromkeys(("model", "buffer", "low", "losses", "each", "number", "start", "asked"), 1.0)
+    value[where] = bad
+    up = Everything(
+        model={"w": torch.tensor([0.0, value["model"]]), "b": torch.tensor([value["buffer"]], dtype=torch.float64)},
+        low=torch.tensor([[value["low"]]], dtype=torch.float64),
+        losses={"a": value["losses"], "b": 1.0},
+        each=[1.0, value["each"]],
+        number=value["number"],
+        count=bad if where == "count" else 2,
+    )
+    start = {"w": torch.tensor([0.0, value["start"]]), "b": torch.zeros(1, dtype=torch.float64)}
+    return up, Asked(model=start, models={"a": {}, "b": {}}, number=value["asked"])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", ["model", "buffer", "low", "losses", "each", "number", "start", "asked"])
+def test_a_number_that_is_not_finite_is_refused_wherever_it_is(where: str, bad: float) -> None:
+    with pytest.raises(Rejected, match="not finite"):
+        privatised(*everything(where, bad), Privacy(on=True))
+
+
+@pytest.mark.parametrize("where", ["buffer", "low", "losses", "each", "number", "count"])
+@pytest.mark.parametrize("bad", [1e308, -1e308, 1e200])
+def test_huge_numbers_are_clipped_like_others(where: str, bad: float) -> None:
+    private = privatised(*everything(where, int(bad) if where == "count" else bad), Privacy(on=True, noise=QUIET))
+    assert isinstance(private, Everything)
+    numbers = [*private.model["w"].tolist(), *private.model["b"].tolist(), float(private.low)]
+    numbers += [*private.losses.values(), *private.each, private.number, float(private.count)]
+    numbers[1] -= 1  # where it started
+    assert math.hypot(*numbers) == pytest.approx(1, abs=1e-4)
+
+
+def test_integers_beyond_all_floats_and_differences_that_run_over_are_refused() -> None:
+    with pytest.raises(Rejected, match="count is larger"):
+        privatised(*everything("count", 10**400), Privacy(on=True))
+    huge = {"w": torch.tensor([1.7e308], dtype=torch.float64)}
+    with pytest.raises(Rejected, match="difference from the question is not finite"):
+        left(huge, {"w": -huge["w"]})
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        {"w": torch.zeros(3)},
+        {"w": torch.zeros(2, 1)},
+        {"v": torch.zeros(2)},
+        {"w": torch.zeros(2, dtype=torch.int64)},
+        {"w": torch.zeros(2, dtype=torch.complex64)},
+    ],
+)
+def test_a_question_of_another_form_is_refused(start: State) -> None:
+    with pytest.raises(Rejected, match="of what it was trained from"):
+        left({"w": torch.zeros(2)}, start)
+
+
+@pytest.mark.parametrize(("clip", "noise"), [(1.0, 0.0), (1.0, math.nan), (math.nan, 1.0), (0.0, 1.0), (1.0, math.inf), (math.inf, 1.0)])
+def test_nothing_leaves_without_noise(clip: float, noise: float) -> None:
+    with pytest.raises(Rejected, match="out of range"):
+        left({"w": torch.zeros(2)}, {"w": torch.zeros(2)}, clip, noise)
 
 
 def test_a_student_that_did_not_change_leaves_as_it_came() -> None:

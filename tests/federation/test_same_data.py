@@ -14,6 +14,7 @@ from federation_in_memory import FederationInMemory, alone
 from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import Domain, DomainDataset
+from unseen.federation.messages import SignedMessage
 from unseen.federation.site.policy import Rejected
 from unseen.federation.site.process import site_data
 from unseen.federation.site.same_data import refuse_other_data
@@ -37,7 +38,7 @@ def test_one_pixel_one_label_or_one_class_is_noticed(tiny: DomainDataset, tmp_pa
     others = [with_domain(data, images=images), with_domain(data, labels=labels), with_domain(data, images=images[:-1], labels=labels[:-1])]
     others.append(dataclasses.replace(data, task=Classification(("one", "two", "three"))))
     for other in others:
-        with pytest.raises(Rejected, match="data: they changed since this run began"):
+        with pytest.raises(Rejected, match="data: they changed since this study began"):
             refuse_other_data(other, file)
     refuse_other_data(data, file)  # put back
 
@@ -66,7 +67,7 @@ def test_an_image_of_a_folder_that_is_another_after_a_restart_is_noticed(tmp_pat
     started()
     before = image.read_bytes()
     Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(image)
-    with pytest.raises(Rejected, match="data: they changed since this run began"):
+    with pytest.raises(Rejected, match="data: they changed since this study began"):
         started()
     image.write_bytes(before)
     started()
@@ -75,22 +76,27 @@ def test_an_image_of_a_folder_that_is_another_after_a_restart_is_noticed(tmp_pat
 @pytest.mark.parametrize("content", ["", "[]", "{}", "garbage"])
 def test_a_site_that_cannot_tell_refuses(content: str, tiny: DomainDataset, tmp_path: Path) -> None:
     (tmp_path / "data.json").write_text(content)
-    with pytest.raises(Rejected, match="data: what this run began with"):
+    with pytest.raises(Rejected, match="data: what this study began with"):
         refuse_other_data(alone(tiny, "a"), tmp_path / "data.json")
 
 
 def test_the_run_goes_on_without_a_site_whose_data_changed(tiny: DomainDataset, tmp_path: Path) -> None:
     federation = FederationInMemory(tmp_path, tiny, "c")
-    first = Experiment(SETTINGS["fedsb"].build(), "tiny", "c", rounds=1)
-    train(first, tmp_path / "run", watch=Silent(), elsewhere=federation.federate(first))
+    experiment = Experiment(SETTINGS["fedsb"].build(), "tiny", "c", rounds=2)
     changed = tiny["b"].images.copy()
     changed[0] ^= 1
-    federation.dataset = dataclasses.replace(
-        tiny, domains=tuple(Domain("b", changed, d.labels) if d.name == "b" else d for d in tiny.domains)
-    )
-    federation.carrier.responders["b"] = federation.responder("b")
-    longer = dataclasses.replace(first, rounds=2)
-    records = train(longer, tmp_path / "run", resume=True, watch=Silent(), elsewhere=federation.federate(longer)).records
+
+    def exchanged(client: str, signed: SignedMessage) -> SignedMessage:
+        """After its score in round 1 the site starts again over other data."""
+        if client == "b" and b"accuracy" in signed.payload:
+            domains = tuple(Domain("b", changed, d.labels) if d.name == "b" else d for d in tiny.domains)
+            federation.dataset = dataclasses.replace(tiny, domains=domains)
+            federation.carrier.responders["b"] = federation.responder("b")
+        return signed
+
+    federation.carrier.tamper = exchanged
+    records = train(experiment, tmp_path / "run", watch=Silent(), elsewhere=federation.federate(experiment)).records
+    assert not records[0]["missing"]
     assert records[1]["missing"] == {
-        "b": "train: refused by the site: data: they changed since this run began; put them back, or start a new run"
+        "b": "train: refused by the site: data: they changed since this study began; put them back, or agree on a new study"
     }

@@ -16,6 +16,7 @@ from unseen.ops.contribution import (
     changed_share,
     direction,
     generalisation_scores,
+    left_gradient,
     perturbed,
     retained,
     within_client,
@@ -66,16 +67,16 @@ def net(grads: list[list[float] | None]) -> nn.Module:
 
 def test_the_perturbation_by_hand() -> None:
     teacher, student = net([None, None, None]), net([[2.0, -1.0], [0.0, 2.0], None])  # |g| = 3
-    state = perturbed(teacher, student, rho=0.3, eps="l2")
+    state = perturbed(teacher, left_gradient(student), rho=0.3, eps="l2")
     assert [v.tolist() for v in state.values()] == [
         pytest.approx([1.2, -2.1]), pytest.approx([1.0, -1.8]), pytest.approx([1.0, -2.0]),
     ]  # fmt: skip
-    state = perturbed(teacher, student, rho=0.3, eps="sign")
+    state = perturbed(teacher, left_gradient(student), rho=0.3, eps="sign")
     assert [v.tolist() for v in state.values()] == [
         pytest.approx([1.3, -2.3]), pytest.approx([1.0, -1.7]), pytest.approx([1.0, -2.0]),
     ]  # fmt: skip
     assert all(torch.equal(p.detach(), torch.tensor([1.0, -2.0])) for p in teacher.parameters())
-    flat = perturbed(teacher, net([[0.0, 0.0], None, None]), rho=0.3, eps="l2")
+    flat = perturbed(teacher, left_gradient(net([[0.0, 0.0], None, None])), rho=0.3, eps="l2")
     assert all(torch.equal(v, torch.tensor([1.0, -2.0])) for v in flat.values())
 
 
@@ -98,8 +99,8 @@ def test_float32_swallows_the_papers_step_and_float64_does_not() -> None:
         p.grad = torch.randn_like(p)
     model = {k: v.clone() for k, v in layer.state_dict().items()}
     trained = [name for name, _ in layer.named_parameters()]
-    assert changed_share(model, perturbed(layer, layer, 1e-7, "l2"), trained) < 0.5
-    exact = perturbed(layer, layer, 1e-7, "l2", float64=True)
+    assert changed_share(model, perturbed(layer, left_gradient(layer), 1e-7, "l2"), trained) < 0.5
+    exact = perturbed(layer, left_gradient(layer), 1e-7, "l2", float64=True)
     assert changed_share(model, exact, trained) == 1.0  # running statistics are no weights
     assert exact["0.weight"].dtype is torch.float64 and exact["1.num_batches_tracked"].dtype is torch.int64
     moved = torch.cat([(exact[n] - model[n].double()).flatten() for n, _ in layer.named_parameters()])

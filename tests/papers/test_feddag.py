@@ -131,7 +131,9 @@ def descended(net: nn.Module, loss: Tensor, lr: float) -> list[Tensor]:
 def test_algorithm_1_worked_out_for_one_batch(tiny: DomainDataset) -> None:
     """Both steps, the teacher and the perturbed teacher, by autograd alone, from a teacher that differs from the student."""
     lr, m, alpha, ema, rho = 0.5, 0.28, 0.3, 0.8, 0.01
-    method = FedDAG(**SMALL, lr=lr, m=m, alpha=alpha, ema=ema, optimizer="sgd", weight_decay=0.0, aggregation=SHA(rho=rho))
+    method = FedDAG(
+        **SMALL, lr=lr, m=m, alpha=alpha, ema=ema, optimizer="sgd", weight_decay=0.0, aggregation=SHA(rho=rho, direction="last-batch")
+    )
     world = build_world(Experiment(method, tiny, "c"))
     kept = other_weights(world)
     up, _ = ask(method, tiny, kept)

@@ -71,7 +71,7 @@ def test_three_batches_of_algorithm_1_with_momentum_and_weight_decay(regenerate:
     torch.manual_seed(1)
     global_model, own, first = copied(task_net()), copied(task_net()), copied(image_generator(), 10)
     fields: dict[str, Any] = {"alpha": alpha, "m": m, "ema": ema, "lr": lr, "generator_lr": g_lr, "weight_decay": decay, "batch": 5}
-    method = FedDAG(**fields, width=3, regenerate=regenerate, aggregation=SHA(rho=rho))
+    method = FedDAG(**fields, width=3, regenerate=regenerate, aggregation=SHA(rho=rho, direction="last-batch"))
     client = client_of(domain, task_net, recall=lambda kind: Kept(teacher=own), generator=image_generator)
     up = method.train(Down(model=global_model, generator=first, student=None), client)
 

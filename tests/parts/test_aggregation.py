@@ -22,6 +22,7 @@ from unseen.methods import METHODS
 from unseen.ops.contribution import Scored
 from unseen.parts import parts_of
 from unseen.parts.aggregation import CEA, SHA, Aggregate, Aggregation, Candidates, Losses, Mean, Uniform
+from unseen.parts.robust import Median, Trimmed
 from unseen.payload import Nothing
 from unseen.randomness import generator
 from unseen.runs.memory import MemoryStore
@@ -312,6 +313,8 @@ ADDED = {
     Uniform(): set(),
     CEA(): {("assess", "losses")},
     SHA(rho=0.01): {("train", "perturbed"), ("assess", "losses")},
+    Median(): set(),
+    Trimmed(): set(),
 }
 
 

@@ -8,13 +8,16 @@ from unseen.cli.bench import bench
 from unseen.cli.data import data_app
 from unseen.cli.evaluate import evaluate
 from unseen.cli.export import export
-from unseen.cli.federation import federation_app, join, ledger_app, serve
+from unseen.cli.federation import federation_app, join, serve
 from unseen.cli.figures import figure
+from unseen.cli.leakage import leakage
+from unseen.cli.ledger import ledger_app
 from unseen.cli.predict import predict
 from unseen.cli.report import report
 from unseen.cli.run import run
 from unseen.cli.show import methods, networks
 from unseen.cli.speed import speed
+from unseen.cli.study import study_app
 from unseen.cli.watch import watch
 
 __all__ = ["app", "main"]
@@ -35,12 +38,14 @@ app.command()(watch)
 app.command()(export)
 app.command()(predict)
 app.command()(evaluate)
+app.command()(leakage)
 app.command()(figure)
 app.command()(methods)
 app.command()(networks)
 app.command()(speed)
 app.add_typer(data_app, name="data")
 app.add_typer(federation_app, name="federation")
+app.add_typer(study_app, name="study")
 app.command()(serve)
 app.command()(join)
 app.add_typer(ledger_app, name="ledger")

@@ -21,6 +21,9 @@ _RUN_KEYS = (
     "federation",
     "deadline",
     "minimum_clients",
+    "study",
+    "carrier",
+    "secure_sums",
     "track",
 )  # of the command, not of the experiment
 
@@ -63,8 +66,13 @@ def run(
         typer.Option(help="tensorboard, wandb or mlflow, repeatable; they work offline", autocompletion=among(*TRACKER_NAMES)),
     ] = None,
     engine: Annotated[str | None, typer.Option(help="local (default), or flower: between machines")] = None,
-    federation: Annotated[Path | None, typer.Option(help="folder made by `unseen federation init`, with --engine flower")] = None,
-    deadline: Annotated[float | None, typer.Option(help="seconds that sites have to answer, with --engine flower; default 600")] = None,
+    federation: Annotated[Path | None, typer.Option(help="folder made by `unseen federation init`: run between its sites")] = None,
+    study: Annotated[
+        Path | None, typer.Option(help="the study that the sites approved; without one it is proposed now, to sites that approve by rule")
+    ] = None,
+    carrier: Annotated[str | None, typer.Option(help="flower (default), or folder:PATH for sites without a line")] = None,
+    secure_sums: Annotated[bool | None, typer.Option("--secure-sums", help="the server reads sums over the sites alone")] = None,
+    deadline: Annotated[float | None, typer.Option(help="seconds that sites have to answer, between machines; default 600")] = None,
     minimum_clients: Annotated[int | None, typer.Option(help="answers without which a round does not count; default 1")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on where the run in --out stopped")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but errors")] = False,
@@ -96,37 +104,30 @@ def _run(values: dict[str, Any], about: dict[str, Any], resume: bool, quiet: boo
         raise BadInput([*problems, *bad.problems]) from None
     if problems:
         raise BadInput(problems)
-    between, track = _terms(about), _trackers(about.get("track"))
+    between, track = _refuse_half_between(about), _trackers(about.get("track"))
     fold = experiment.target or experiment.source or "all"
     out = Path(about.get("out") or Path("runs") / f"{experiment.name}-{fold}-{experiment.seed}".replace("/", "_").replace(" ", "-"))
     with answering(f"To go on: the same command with --resume (the run is in {out})."):
-        if between is not None:
-            _train_between_sites(experiment, out, Path(about["federation"]), between, resume, quiet, verbose, track)
+        if between:
+            _train_between_sites(experiment, out, about, resume, quiet, verbose, track)
         else:
             _train(experiment, out, about.get("workers"), resume, quiet, verbose, track)
 
 
-def _terms(about: dict[str, Any]) -> Any:
-    """What a run between machines waits for; None for a run on this one."""
+def _refuse_half_between(about: dict[str, Any]) -> bool:
+    """Whether the run is between machines; BadInput where that is said by halves."""
     from unseen.errors import BadInput, choose
 
-    remote = ("federation", "deadline", "minimum_clients")
-    if choose("engine", str(about.get("engine", "local")), ("local", "flower")) == "local":
-        given = [key for key in remote if key in about]
-        if given:
-            raise BadInput(f"{given[0]} is for runs between machines; add --engine flower")
-        return None
-    if "federation" not in about:
+    remote = ("deadline", "minimum_clients", "study", "carrier", "secure_sums")
+    flower = choose("engine", str(about.get("engine", "local")), ("local", "flower")) == "flower"
+    if "federation" in about:
+        return True
+    if flower:
         raise BadInput("--engine flower needs --federation DIR, the folder made by `unseen federation init`")
-    from unseen.cli.federation import needs_flower
-
-    needs_flower()
-    from unseen.federation.server.engine import Terms
-
-    deadline, minimum = about.get("deadline", Terms.deadline), about.get("minimum_clients", Terms.minimum_clients)
-    if not isinstance(deadline, int | float) or not deadline > 0 or not isinstance(minimum, int) or minimum < 1:
-        raise BadInput(f"deadline is {deadline!r} and minimum_clients {minimum!r}; expected seconds above 0 and a number from 1")
-    return Terms(float(deadline), minimum)
+    given = [key for key in remote if key in about]
+    if given:
+        raise BadInput(f"{given[0]} is for runs between machines; add --federation DIR")
+    return False
 
 
 def _trackers(given: Any) -> list[str]:
@@ -148,19 +149,27 @@ def _looking_on(stack: ExitStack, out: Path, quiet: bool, verbose: bool, track: 
 
 
 def _train_between_sites(
-    experiment: Any, out: Path, federation: Path, terms: Any, resume: bool, quiet: bool, verbose: bool, track: list[str]
+    experiment: Any, out: Path, about: dict[str, Any], resume: bool, quiet: bool, verbose: bool, track: list[str]
 ) -> None:
-    from unseen.federation.flower.link import FlowerCarrier
+    from unseen.cli.between import carrier_of, needs_cryptography, terms_of
+
+    needs_cryptography()
     from unseen.federation.kits import read_federation
-    from unseen.federation.server.engine import federate
+    from unseen.federation.server.proposing import begin, propose, read_study_file
     from unseen.training import train
 
-    known = read_federation(federation)
+    known = read_federation(Path(about["federation"]))
+    terms = terms_of(about.get("deadline", 600.0), about.get("minimum_clients", 1))
+    begun = out / "study.json"
+    file = Path(about["study"]) if "study" in about else begun if resume and begun.exists() else None
+    study = read_study_file(file, known) if file else None
     with ExitStack() as stack:
         watch = _looking_on(stack, out, quiet, verbose, track)
-        carrier = FlowerCarrier(known, say=watch.say)
-        stack.callback(carrier.close)
-        result = train(experiment, out, resume=resume, watch=watch, elsewhere=federate(experiment, known, carrier, terms, watch.say))
+        carrier = stack.enter_context(carrier_of(str(about.get("carrier", "flower")), known, watch.say))
+        if study is None:
+            study = propose(experiment, known, carrier, terms, watch.say, bool(about.get("secure_sums", False)))
+        elsewhere = begin(experiment, study, known, carrier, terms, watch.say)
+        result = train(experiment, out, resume=resume, watch=watch, elsewhere=elsewhere)
     _show(result, out, quiet)
 
 

@@ -1,50 +1,83 @@
-"""Is an answer what was asked for and what its fields declare? Checked before it counts, whoever sent it."""
+"""Is an answer what was asked for and what its fields declare? Checked before it counts, whoever sent it.
+
+Whatever goes wrong while an answer is read is a refusal of that answer: its sender is left out, and the run goes on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from unseen.codec import CodecError, hints_of, without_none
+from unseen.codec import TENSOR_TYPES, hints_of, tensors_in, without_none
+from unseen.engines.ranges import Ranges
 from unseen.errors import RefusedReply
+from unseen.method import Method
 from unseen.payload import OF_A_NETWORK, Declaration, Payload, bases, declarations, is_by_name, refuse_unusable
+from unseen.scoring import Scores
 from unseen.state import State
 from unseen.world import World
 
-__all__ = ["AnswerOutline", "Checker", "odd_ones_out", "outline_of", "read_answer"]
+__all__ = ["AnswerOutline", "Checker", "odd_ones_out", "outline_from_plain", "outline_of", "outline_to_plain", "read_answer"]
 
 Outline = dict[str, tuple[torch.Size, torch.dtype]]
-AnswerOutline = dict[str, Hashable]
+Form = tuple[str, torch.dtype, tuple[int, ...]]  # of one tensor: its name in a state, its type and its shape
+AnswerOutline = dict[str, Hashable]  # by field: a tuple of forms, in name order; a single tensor has no name
 _MOST_NUMBERS = 10_000  # in one list or table of scores
 _LARGEST = 2**53  # beyond it a float64 does not tell whole numbers apart
+_USUAL_TYPES = frozenset(TENSOR_TYPES.values()) - {torch.float16, torch.bfloat16}
 
 
 def read_answer(kind: type[Payload], data: bytes) -> Payload:
-    """The declared payload in these bytes, every number finite, or RefusedReply."""
+    """The declared payload in these bytes, every number finite, or RefusedReply, whatever the bytes are."""
     try:
         answer = kind.from_bytes(data)
-    except (CodecError, ValueError, TypeError, OverflowError, MemoryError) as error:
-        raise RefusedReply(f"not a {kind.__name__}: {type(error).__name__}") from error
-    refuse_unusable(answer, kind)
+        refuse_unusable(answer, kind)
+    except RefusedReply:
+        raise
+    except Exception as error:
+        told = f": {error}"[:300] if isinstance(error, ValueError | TypeError) else ""
+        raise RefusedReply(f"not a {kind.__name__}: {type(error).__name__}{told}") from error
     return answer
 
 
 class Checker:
-    """Knows the networks of a run, and so what each declared field of an answer must look like."""
+    """Knows the networks, the task and the images of a run, and so what each declared field of an answer must look like."""
 
     def __init__(self, world: World) -> None:
         self._entries = {role: world.entries(role) for role in world.builders}
+        self._ranges = Ranges(world)
+        self._types = _USUAL_TYPES | {dtype for entries in self._entries.values() for _, dtype in entries.outline.values()}
+        self._own_models = type(world.experiment.method).local_model is not Method.local_model
 
-    def refuse_misfit(self, answer: Payload, question: Payload, samples: int) -> None:
-        """Raise RefusedReply for a field that is not what its declaration says; `samples` is how many the client holds."""
+    def read(self, kind: type[Payload], data: bytes, question: Payload, samples: int, expected: AnswerOutline | None = None) -> Payload:
+        """The answer in these bytes if it is what was asked for, else RefusedReply: also for a mistake that nobody thought of."""
+        answer = read_answer(kind, data)
+        try:
+            self.refuse_misfit(answer, question, samples, expected)
+        except RefusedReply:
+            raise
+        except Exception as error:
+            raise RefusedReply(f"a {kind.__name__} that cannot be checked: {type(error).__name__}") from error
+        return answer
+
+    def refuse_misfit(self, answer: Payload, question: Payload, samples: int, expected: AnswerOutline | None = None) -> None:
+        """Raise RefusedReply for a field that is not what its declaration says, and OutOfRange for a number that no honest site has.
+
+        `samples` is how many the client holds. `expected` is what a rehearsal of the study answered: the tensors of single fields must
+        have its types and shapes. A field that grows with the data may have other entries, each with the type and shape of one there.
+        A field that may be None may be left out.
+        """
         asked = bases(type(question), type(answer))
         for name, told in declarations(type(answer)).items():
             value = getattr(answer, name)
             if value is None:
                 continue
+            if name in asked and getattr(question, asked[name]) is None:
+                raise RefusedReply(f"{name} is of {asked[name]}, which was not sent")
+            self._refuse_other_types(name, told, value, type(answer))
             if told.kind in OF_A_NETWORK:
                 self._refuse_other_entries(name, told, value.values() if is_by_name(type(answer), name) else [value])
             elif told.kind == "count" and not 0 <= value <= samples:
@@ -55,6 +88,32 @@ class Checker:
                 raise RefusedReply(f"{name} is about {len(value)} of {asked[name]}; it was asked about {len(candidates)}")
             elif isinstance(value, dict | list) and len(value) > _MOST_NUMBERS:
                 raise RefusedReply(f"{name} holds {len(value):,} entries; at most {_MOST_NUMBERS:,} are taken")
+            if told.kind == "spectrum":
+                _refuse_other_number(name, value, samples)
+        if isinstance(answer, Scores):
+            self._refuse_other_metrics(answer)
+        if expected is not None:
+            _refuse_other_forms(answer, expected)
+        self._ranges.refuse_outside(answer, samples)
+
+    def clamped(self, answer: Payload, samples: int) -> Payload:
+        """The answer with every number inside its range: a site that added noise gives no accuracy of 1.3."""
+        return self._ranges.clamped(answer, samples)
+
+    def _refuse_other_types(self, name: str, told: Declaration, value: Any, kind: type[Payload]) -> None:
+        for path, tensor in tensors_in(value, hints_of(kind)[name]):
+            floating = tensor.is_floating_point() or told.kind != "spectrum"
+            if tensor.dtype not in self._types or tensor.layout is not torch.strided or not floating:
+                raise RefusedReply(f"{name}{'.' if path else ''}{path} is of the type {tensor.dtype}, which is not taken here")
+
+    def _refuse_other_metrics(self, answer: Scores) -> None:
+        """The task's metrics under their names, and those of a client's own model only where the method gives one."""
+        for name, told in (("metrics", answer.metrics), ("own", answer.own or {})):
+            strange = sorted(told.keys() - self._ranges.metrics)
+            if strange:
+                raise RefusedReply(f"{name} tells {strange[0]!r}, which is no metric of this task")
+        if answer.own is not None and not self._own_models:
+            raise RefusedReply("own tells of a client's own model; this method gives none")
 
     def _refuse_other_entries(self, name: str, told: Declaration, states: Iterable[State]) -> None:
         """Names, shapes and types of the declared part; gradients and control variates are of parameters alone."""
@@ -71,27 +130,75 @@ class Checker:
 
 
 def outline_of(answer: Payload) -> AnswerOutline:
-    """Type and shape of each field that is one tensor (but for its number of entries) or one network's weights."""
-    hints = {name: without_none(hint)[0] for name, hint in hints_of(type(answer)).items() if getattr(answer, name) is not None}
-    tensors = {name: getattr(answer, name) for name, hint in hints.items() if hint is Tensor}
-    states = {name: getattr(answer, name) for name, hint in hints.items() if hint == State}
-    outline: AnswerOutline = {name: (value.dtype, value.shape[1:]) for name, value in tensors.items()}
-    return outline | {name: tuple((key, t.dtype, t.shape) for key, t in sorted(state.items())) for name, state in states.items()}
+    """Type and shape of each field that is one tensor or one state; where it grows with the data, without the number of entries."""
+    outline: AnswerOutline = {}
+    for name, told in declarations(type(answer)).items():
+        value = getattr(answer, name)
+        if value is not None and without_none(hints_of(type(answer))[name])[0] in (Tensor, State):
+            state = {"": value} if isinstance(value, Tensor) else value
+            forms = ((key, t.dtype, tuple(t.shape[1:] if told.grows else t.shape)) for key, t in state.items())
+            outline[name] = tuple(sorted(forms, key=lambda form: form[0]))
+    return outline
+
+
+def outline_to_plain(outline: AnswerOutline) -> dict[str, list[list[Any]]]:
+    """An outline as values that JSON holds.
+
+    >>> outline_to_plain({"low": (("", torch.float32, (3, 1)),)})
+    {'low': [['', 'float32', [3, 1]]]}
+    """
+    names = {dtype: name for name, dtype in TENSOR_TYPES.items()}
+    return {field: [[key, names[dtype], list(shape)] for key, dtype, shape in forms] for field, forms in outline.items()}  # type: ignore[attr-defined]
+
+
+def outline_from_plain(plain: Mapping[str, Any]) -> AnswerOutline:
+    """The inverse of `outline_to_plain`; ValueError for anything else."""
+
+    def form(item: Any) -> Form:
+        key, dtype, shape = item
+        if not isinstance(key, str) or dtype not in TENSOR_TYPES or not all(type(n) is int and n >= 0 for n in shape):
+            raise ValueError(f"{item!r} is no name, type and shape of a tensor")
+        return key, TENSOR_TYPES[dtype], tuple(shape)
+
+    try:
+        return {str(field): tuple(form(item) for item in forms) for field, forms in plain.items()}
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"no outline of an answer: {error}") from error
 
 
 def odd_ones_out(answers: Mapping[str, AnswerOutline]) -> dict[str, str]:
-    """Whose tensors differ from those of most sites, and how."""
+    """Whose tensors differ from those of more than half of the sites, and how. It is for runs of which no rehearsal says what is right.
+
+    Where no form has more than half, nobody can be told from the others, and nobody is named: a name or an order must decide nothing.
+    """
     shapes: dict[str, dict[Any, list[str]]] = {}
     for client, outline in sorted(answers.items()):
         for name, form in outline.items():
             shapes.setdefault(name, {}).setdefault(form, []).append(client)
     odd: dict[str, str] = {}
     for field_name, groups in shapes.items():
-        usual = max(groups, key=lambda key: len(groups[key]))
+        together = sum(map(len, groups.values()))
+        usual = [key for key, clients in groups.items() if 2 * len(clients) > together]
         for key, clients in groups.items():
-            if key != usual:
+            if usual and key != usual[0]:
                 odd |= dict.fromkeys(clients, f"{field_name} differs in shape or type from that of the other sites")
     return odd
+
+
+def _refuse_other_forms(answer: Payload, expected: AnswerOutline) -> None:
+    told = declarations(type(answer))
+    found = outline_of(answer)
+    for name, forms in found.items():
+        here, wanted = cast(tuple[Form, ...], forms), cast(tuple[Form, ...], expected.get(name, ()))
+        if here != wanted and not (told[name].grows and {form[1:] for form in here} <= {form[1:] for form in wanted}):
+            raise RefusedReply(f"{name} has not the shapes and types that the study's rehearsal had")
+
+
+def _refuse_other_number(name: str, value: Any, samples: int) -> None:
+    """At least one spectrum, since others draw from them, and no more than one an image."""
+    for tensor in value.values() if isinstance(value, dict) else [value]:
+        if tensor.ndim < 1 or not 1 <= len(tensor) <= samples:
+            raise RefusedReply(f"{name} holds {len(tensor) if tensor.ndim else 'no'} spectra; the site holds {samples} samples")
 
 
 def _fits(found: Outline, wanted: Outline) -> bool:

@@ -17,7 +17,7 @@ from unseen.scoring import Model, Scores, Scoring
 from unseen.state import Part
 from unseen.world import World
 
-__all__ = ["SCORING_ASK", "Answering", "RoundCohort", "number_drawn", "scored", "taking_part"]
+__all__ = ["SCORING_ASK", "Answering", "RoundCohort", "number_drawn", "scored", "taking_part", "taking_part_of"]
 
 D = TypeVar("D", bound=Payload)
 U = TypeVar("U", bound=Payload)
@@ -41,10 +41,14 @@ def scored(engine: Answering, world: World, round_number: int, model: Model) -> 
 
 def taking_part(world: World, round_number: int) -> list[str]:
     """The clients of a round: all of them, or as many as the experiment draws. Before round 1 everyone is asked."""
-    clients, share = world.clients, world.experiment.participation
+    return taking_part_of(world.clients, world.experiment.participation, world.experiment.seed, round_number)
+
+
+def taking_part_of(clients: list[str], share: float, seed: int, round_number: int) -> list[str]:
+    """The same from the facts alone: a site finds out by itself whether it is asked."""
     if share == 1 or round_number == 0:
         return clients
-    order = torch.randperm(len(clients), generator=generator(world.experiment.seed, "participation", round_number))
+    order = torch.randperm(len(clients), generator=generator(seed, "participation", round_number))
     return sorted(clients[i] for i in order[: number_drawn(len(clients), share)].tolist())
 
 

@@ -12,7 +12,7 @@ from unseen.engines.checking import Checker
 from unseen.engines.cohort import RoundCohort, scored
 from unseen.engines.tasks import Place, TaskRunner, answer_type, path_of
 from unseen.engines.workers import Workers
-from unseen.errors import BadInput, ClientFailed, RefusedReply
+from unseen.errors import BadInput, ClientFailed, OutOfRange, RefusedReply
 from unseen.method import Refused
 from unseen.payload import Payload, refuse_unusable
 from unseen.runs.memory import MemoryStore
@@ -63,18 +63,23 @@ class LocalEngine:
             try:
                 answer = up if isinstance(up, Payload) else up_type.from_bytes(up)
                 refuse_unusable(answer, up_type)
+                self._refuse_undeclared(path, name, answer, downs[name])
             except (RefusedReply, CodecError) as refusal:
                 yield name, Refused(str(refusal))
             else:
-                self._refuse_undeclared(path, name, answer, downs[name])
                 self.memory.commit(name, staged)
                 yield name, answer  # type: ignore[misc]
 
     def _refuse_undeclared(self, path: str, name: str, answer: Payload, down: Payload) -> None:
-        """What no server would take from a site is the method's mistake here: told at once, not between hospitals."""
+        """What no server would take from a site is the method's mistake here: told at once, not between hospitals.
+
+        Numbers out of range are a run that diverges, as numbers that are not finite are.
+        """
         holding = self.world.holdings.get(name) or self.world.evaluators[name]
         try:
             self._checker.refuse_misfit(answer, down, len(holding.train) + len(holding.validation))
+        except OutOfRange:
+            raise
         except RefusedReply as refusal:
             raise TypeError(f"{path} answers otherwise than {type(answer).__name__} declares: {refusal}") from refusal
 

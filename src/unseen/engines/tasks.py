@@ -73,7 +73,8 @@ class TaskRunner:
         self.world = world
         self.pool = Pool(world.builders, world.device)
         self._reader = SampleReader(world.dataset.domains, world.device)
-        self.client: Callable[..., Client] = Client  # `unseen speed` puts one with clocks in its place
+        self.client: Callable[..., Client] = Client  # `unseen speed` puts one with clocks in its place, a site one with bounds
+        self.secret: tuple[str, ...] = ()  # a site that keeps its order of batches to itself draws from this too
         torch.set_num_threads(world.experiment.threads)
 
     def run(
@@ -87,13 +88,13 @@ class TaskRunner:
             task=world.dataset.task,
             pool=self.pool,
             reader=self._reader,
-            rng=generator(seed, "draws", place.round, place.ask, name),
+            rng=generator(seed, "draws", place.round, place.ask, name, *self.secret),
             pixels=world.dataset.pixels,
             augment=world.augment,
             precision=world.experiment.precision,
             recall=lambda kind: memory.recall(name, kind),
         )
-        with seeded_block(world.device, seed, "task", place.round, place.ask, name):
+        with seeded_block(world.device, seed, "task", place.round, place.ask, name, *self.secret):
             up = task(down, client)
         self._refuse_live_tensors(up, task)
         staged = {kind: memory.stage(name, kept, str(place)) for kind, kept in client.remembered.items()}

@@ -1,11 +1,13 @@
-"""Cards: what a site says of its data before a run (kind, size, counts), and the world that the server makes of them.
+"""Cards: what kind of data a site has, and the worlds that are made of them at the server, at a site and in a rehearsal.
 
-The server holds no data. Where the code of a run expects some, it gets stand-ins of the right shape and length.
+A card says nothing of how many images there are; an approval does, where the site's policy lets it. The server holds no data: where
+the code of a run expects some, it gets stand-ins of the right shape and length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,22 +21,29 @@ from unseen.experiment import Experiment
 from unseen.task import Classification, Segmentation, Task
 from unseen.world import World, assemble, refuse_obstacles
 
-__all__ = ["Schema", "SiteCard", "agree", "as_agreed", "card_of", "server_world", "site_world"]
+__all__ = [
+    "Counts",
+    "Schema",
+    "SiteCard",
+    "agree",
+    "as_agreed",
+    "card_of",
+    "made_up_world",
+    "refuse_bad_card",
+    "server_world",
+    "site_world",
+]
 
 SiteCard = dict[str, Any]  # of one site
 Schema = dict[str, Any]  # what the sites of a run agree on
+Counts = tuple[int, int]  # of training and of validation samples, as far as a site tells
 _SAME_EVERYWHERE = ("task", "channels", "size", "pixels", "network", "augment")
 
 
-def card_of(dataset: DomainDataset, evaluates: bool, seed: int, validation: float) -> SiteCard:
-    """What a site tells of its one domain."""
-    domain = dataset.domains[0]
-    holding = per_domain(validation)([domain], seed)[0] if not evaluates else None
+def card_of(dataset: DomainDataset, evaluates: bool) -> SiteCard:
+    """What a site tells of its one domain before there is a study."""
     return {
         "evaluates": evaluates,
-        "samples": len(domain),
-        "train": len(holding.train) if holding else 0,
-        "validation": len(holding.validation) if holding else len(domain),
         "task": dataset.task.name,
         "classes": list(_names(dataset.task)),
         "channels": dataset.channels,
@@ -49,9 +58,6 @@ def refuse_bad_card(card: Any) -> SiteCard:
     """The card if every entry is of its kind and within reason, else BadInput."""
     kinds = {
         "evaluates": bool,
-        "samples": int,
-        "train": int,
-        "validation": int,
         "task": str,
         "classes": list,
         "channels": int,
@@ -61,11 +67,14 @@ def refuse_bad_card(card: Any) -> SiteCard:
         "augment": str,
     }
     whole = isinstance(card, dict) and card.keys() == kinds.keys() and all(type(card[k]) is kind for k, kind in kinds.items())
-    if not whole or not all(0 <= card[k] <= 10**9 for k in ("samples", "train", "validation")) or not 1 <= card["channels"] <= 64:
+    if not whole or not 1 <= card["channels"] <= 64:
         raise BadInput("sent a card that cannot be read")
     sizes_fit = len(card["size"]) == 2 and all(type(n) is int and 1 <= n <= 16384 for n in card["size"])
-    names_fit = 1 <= len(card["classes"]) <= 10_000 and all(type(c) is str for c in card["classes"])
-    pixels_fit = len(card["pixels"]) == 2 and all(type(p) is list and all(type(v) is float for v in p) for p in card["pixels"])
+    names_fit = 1 <= len(card["classes"]) <= 10_000 and all(type(c) is str and len(c) <= 200 for c in card["classes"])
+    names_fit = names_fit and len(set(card["classes"])) == len(card["classes"]) and max(len(card["network"]), len(card["augment"])) <= 200
+    pixels_fit = len(card["pixels"]) == 2 and all(
+        type(p) is list and len(p) in (1, card["channels"]) and all(type(v) is float and abs(v) <= 1e6 for v in p) for p in card["pixels"]
+    )
     if not (sizes_fit and names_fit and pixels_fit and card["task"] in ("classification", "segmentation")):
         raise BadInput("sent a card that cannot be read")
     return dict(card)
@@ -87,16 +96,23 @@ def agree(name: str, cards: Mapping[str, SiteCard]) -> Schema:
     return {"name": name, "classes": classes, **{key: card[key] for key in _SAME_EVERYWHERE}}
 
 
-def server_world(experiment: Experiment, schema: Schema, cards: Mapping[str, SiteCard]) -> World:
-    """The world as the server knows it: who holds how much."""
-    stand_ins = {name: _stand_in(name, card, schema) for name, card in sorted(cards.items())}
-    sources = tuple(d for name, d in stand_ins.items() if not cards[name]["evaluates"])
-    targets = tuple(d for name, d in stand_ins.items() if cards[name]["evaluates"])
+def server_world(experiment: Experiment, schema: Schema, sites: Mapping[str, Counts], evaluates: Mapping[str, bool]) -> World:
+    """The world as the server knows it: who holds how much, as far as the sites tell."""
+    stand_ins = {name: _stand_in(name, sum(counts), schema) for name, counts in sorted(sites.items())}
+    sources = tuple(d for name, d in stand_ins.items() if not evaluates[name])
+    targets = tuple(d for name, d in stand_ins.items() if evaluates[name])
     dataset = _dataset(schema, tuple(stand_ins.values()))
     fold = Fold("+".join(d.name for d in targets) or "none", sources, targets)
-    world = assemble(experiment, dataset, fold, {d.name: _stand_in_holding(d, cards[d.name]) for d in sources})
+    world = assemble(experiment, dataset, fold, {d.name: _stand_in_holding(d, sites[d.name]) for d in sources})
     refuse_obstacles(world)
     return world
+
+
+def made_up_world(experiment: Experiment, schema: Schema, domains: Sequence[Domain]) -> World:
+    """The world of a rehearsal: each site has images that nobody took."""
+    dataset = _dataset(schema, tuple(domains))
+    holdings = {d.name: per_domain(0.25)([d], 0)[0] for d in domains}
+    return assemble(replace(experiment, data=dataset), dataset, Fold("rehearsal", tuple(domains), ()), holdings)
 
 
 def site_world(experiment: Experiment, dataset: DomainDataset, evaluates: bool) -> World:
@@ -137,16 +153,16 @@ def _dataset(schema: Schema, domains: tuple[Domain, ...]) -> DomainDataset:
     return DomainDataset(schema["name"], task, domains, pixels=pixels, network=schema["network"], augment=schema["augment"])
 
 
-def _stand_in(name: str, card: SiteCard, schema: Schema) -> Domain:
+def _stand_in(name: str, n: int, schema: Schema) -> Domain:
     """Of the right shape, without memory behind it."""
-    n, (height, width) = card["samples"], schema["size"]
+    height, width = schema["size"]
     images: NDArray[np.uint8] = np.broadcast_to(np.uint8(0), (n, schema["channels"], height, width))
     if schema["task"] == "classification":
         return Domain(name, images, np.broadcast_to(np.int64(0), (n,)))
     return Domain(name, images, np.broadcast_to(np.uint8(0), (n, len(schema["classes"]), height, width)))
 
 
-def _stand_in_holding(domain: Domain, card: SiteCard) -> Holding:
-    train = np.arange(card["train"], dtype=np.int64)
-    validation = np.arange(card["train"], card["train"] + card["validation"], dtype=np.int64)
+def _stand_in_holding(domain: Domain, counts: Counts) -> Holding:
+    """Its numbers are all the same one: a site may tell any count, and it must cost the server nothing."""
+    train, validation = (np.broadcast_to(np.int64(0), (n,)) for n in counts)
     return Holding(domain.name, domain.name, Samples(((domain, train),)), Samples(((domain, validation),)))

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from unseen.errors import RefusedReply
 
-__all__ = ["MOST_HEADER", "Message", "SignedMessage", "open_message", "sign"]
+__all__ = ["MOST_HEADER", "Message", "SignedMessage", "open_message", "question_id", "sign"]
 
-MOST_HEADER = 4 * 2**20  # characters; an experiment and the names of a site's memories fit many times over
+MOST_HEADER = 2**20  # characters; the names of a site's memories fit many times over
 Purpose = Literal["question", "answer"]
 
 
@@ -42,6 +42,13 @@ class SignedMessage:
 def sign(message: Message, key: Ed25519PrivateKey, purpose: Purpose) -> SignedMessage:
     header = json.dumps(message.header, separators=(",", ":"), allow_nan=False)
     return SignedMessage(header, message.payload, key.sign(_digest(header, message.payload, purpose)))
+
+
+def question_id(message: Message) -> str:
+    """The name of a question: of all that it says but for the receipt, which tells of earlier answers. The same question has one name."""
+    header = {key: value for key, value in message.header.items() if key != "receipt"}
+    text = json.dumps(header, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(hashlib.sha256(text.encode()).digest() + hashlib.sha256(message.payload).digest()).hexdigest()
 
 
 def open_message(signed: SignedMessage, key: Ed25519PublicKey, purpose: Purpose, most_bytes: int) -> Message:

@@ -54,7 +54,7 @@ def generated(run: FinishedRun, images: int = 3) -> Figure:
         x = normalised(run, drawn(domain, images).take(torch.arange(min(images, len(domain))))[0])
         with torch.inference_mode():
             perturbation = net.eval()(x)
-        novel = _pixels(run, discrepancy.perturb(x, perturbation, method.alpha))
+        novel = _pixels(run, discrepancy.perturb(x, perturbation, method.window.alpha))
         for number, triple in enumerate(zip(_pixels(run, x), ((perturbation + 1) / 2).numpy(), novel, strict=True)):
             for panel, title, picture in zip(row[3 * number :], (domain.name, "perturbation", "generated"), triple, strict=False):
                 show_image(panel, picture, title)
@@ -76,7 +76,7 @@ def log_spectrum(image: NDArray[np.float64]) -> NDArray[np.float64]:
 def restyled(run: FinishedRun, lam: float = 1.0) -> Figure:
     """ELCFS: an image of the first source in the style of every other source, and all spectra (its Fig. 2)."""
     method: Any = run.world.experiment.method
-    alpha = method.alpha if isinstance(method, ELCFS) else _ELCFS_ALPHA
+    alpha = method.window.alpha if isinstance(method, ELCFS) else _ELCFS_ALPHA
     first, *others = run.world.fold.sources
     if not others:
         raise BadInput(f"{run.folder} has one source domain; a style needs another to come from")

@@ -35,9 +35,10 @@ from unseen.client import Client
 from unseen.device.twice import DifferentiatedTwice
 from unseen.method import Cohort, Fresh, Method, Surroundings, on_client
 from unseen.networks.base import Outputs, TaskNet
-from unseen.ops.fourier import draw_rows, low_amplitudes, restyle_amplitudes, take_rows
+from unseen.ops.fourier import draw_rows, restyle_amplitudes, take_rows
 from unseen.optimizers import moments_of, restore_moments
 from unseen.parts.aggregation import Aggregate
+from unseen.parts.amplitudes import Amplitudes
 from unseen.parts.boundary import Boundary
 from unseen.parts.combining import Combining, Down, Up
 from unseen.parts.local import Local
@@ -50,11 +51,11 @@ __all__ = ["ELCFS"]
 
 
 class Spectra(Payload):
-    low: Tensor = carries("spectrum", grows_with_data=True)  # [images, channels, 2b + 1, b + 1]: amplitudes, no phase
+    low: Tensor = carries("spectrum", grows_with_data=True)  # [spectra, channels, 2b + 1, b + 1]: amplitudes, no phase
 
 
 class Bank(Payload):
-    low: State = carries("spectrum", grows_with_data=True)  # of the other clients, by name
+    low: State = carries("spectrum", grows_with_data=True, passed_on=True)  # of the other clients, by name
 
 
 class Others(Memory):
@@ -79,8 +80,7 @@ class ELCFS(Method[Aggregate]):
         },
     }  # fmt: skip
 
-    interpolate: bool = hyper(True, "frequency space interpolation; without it the raw images are used again", symbol="CFSI")
-    alpha: float = hyper(0.01, "reach of the window, as a part of each side; 0: the mean colour", symbol="alpha", low=0.0, high=0.49)
+    window: Amplitudes = group(Amplitudes())
     lam_low: float = hyper(0.0, "smallest ratio; one is drawn per restyled image", symbol="lambda, Eq. 2", low=0.0, high=1.0)
     lam_high: float = hyper(1.0, "largest ratio; equal to the smallest: fixed", symbol="lambda, Eq. 2", low=0.0, high=1.0)
     restyled: int | None = hyper(None, "restyled images per input, of drawn clients; none: one per other client", symbol="K - 1", low=1)
@@ -105,14 +105,14 @@ class ELCFS(Method[Aggregate]):
     def contradictions(self) -> Iterable[str]:
         if self.lam_low > self.lam_high:
             yield f"lam_low is {self.lam_low}, lam_high {self.lam_high}; expected a range that goes up"
-        if not (self.interpolate or self.episodic):
+        if not (self.window.interpolate or self.episodic):
             yield "without interpolation and without episodic learning nothing of ELCFS is left; use fedavg"
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         yield from super().obstacles(around)
-        if self.interpolate and len(around.training) < 2:
+        if self.window.interpolate and len(around.training) < 2:
             yield "a single client has nobody whose style it could take; use at least two clients, or interpolate = false"
-        for name in sorted(n for n, samples in around.training.items() if self.interpolate and not samples):
+        for name in sorted(n for n, samples in around.training.items() if self.window.interpolate and not samples):
             yield f"client {name!r} has no training image, so no spectrum to give; leave it out"
         if self._twice and any(getattr(m, "attend", None) is F.scaled_dot_product_attention for m in around.net.modules()):
             yield "fast attention has no second derivative; use --network vit_b_16:attention=plain, or first_order"
@@ -123,8 +123,7 @@ class ELCFS(Method[Aggregate]):
 
     @on_client
     def spectra(self, down: Nothing, client: Client) -> Spectra:
-        images = client.images(client.batch_of(numbers=4_000_000))
-        return Spectra(low=torch.cat([low_amplitudes(x, self.alpha).cpu() for x in images]))
+        return Spectra(low=self.window.leaving(client))
 
     @on_client
     def keep(self, down: Bank, client: Client) -> Nothing:
@@ -141,7 +140,7 @@ class ELCFS(Method[Aggregate]):
         optimizer = client.optimizer(torch.optim.Adam, net, lr=self.local.lr, betas=(self.beta1, self.beta2))
         if self.keep_moments and (moments := client.recall(Moments)):
             restore_moments(optimizer, moments.of)
-        others = client.recall(Others) if self.interpolate else None
+        others = client.recall(Others) if self.window.interpolate else None
 
         @client.step
         def step(x: Tensor, t: Tensor, y: Tensor) -> None:
@@ -158,7 +157,7 @@ class ELCFS(Method[Aggregate]):
         lows = [low for _, low in sorted(bank.items())]
         rows = draw_rows([len(low) for low in lows], len(x), self.restyled, client.rng)
         lam = self.lam_low + (self.lam_high - self.lam_low) * torch.rand(rows.shape, generator=client.rng)
-        t = restyle_amplitudes(x, take_rows(lows, rows).to(x), lam.to(x), self.alpha)
+        t = restyle_amplitudes(x, take_rows(lows, rows).to(x), lam.to(x), self.window.alpha)
         return t.clamp(*client.pixel_range) if self.clip else t
 
     def objective(self, net: TaskNet, task: Task, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
@@ -189,7 +188,7 @@ class ELCFS(Method[Aggregate]):
         return loss + self.edges.gamma * self.edges.loss([seen.maps] if x_again else [raw.maps, seen.maps], y)
 
     def start(self, fresh: Fresh, clients: Cohort) -> Aggregate:
-        if self.interpolate:
+        if self.window.interpolate:
             spectra = clients.ask(self.spectra, Nothing()).all()
             banks = {c: Bank(low={o: s.low for o, s in spectra.items() if o != c}) for c in clients.names}
             clients.ask(self.keep, banks).drain()

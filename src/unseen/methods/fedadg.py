@@ -50,8 +50,8 @@ class Down(Payload):
 
 
 class Up(Told):
-    model: State = carries("model")
-    generator: State | None = carries("model", role="generator")
+    model: State = carries("model", mean=True)
+    generator: State | None = carries("model", role="generator", mean=True)
 
 
 class Kept(Memory):

@@ -12,7 +12,6 @@ The paper does not say, no code was released, and here it is so:
 - a warm-up round is one of FedAvg: the student trains on its images alone, and the teacher is that student; without NDAG all rounds are;
 - the student learns from images that the generator makes after its own step (`regenerate`), and they are not clamped;
 - optimisers start afresh every round; a client that missed rounds goes on with its own teacher of the last one it took part in;
-- trained on perturbations alone (Fig. 11), the student sees alpha G(x) in place of every image, and no similarity loss;
 - restyled views join a batch first, so that each is generated from; MixStyle acts in the student's own step.
 """
 
@@ -44,6 +43,8 @@ from unseen.task import Task
 
 __all__ = ["FedDAG"]
 
+_PAPER = {"network": "resnet50", "weights": "imagenet", "augment": "none", "aggregation": {"name": "sha", "direction": "last-batch"}}
+
 
 class Down(Payload):
     model: State = carries("model")  # the aggregate of the teachers: the new student
@@ -52,10 +53,10 @@ class Down(Payload):
 
 
 class Up(Told):
-    teacher: State = carries("model", of="model")
-    generator: State | None = carries("model", role="generator")
+    teacher: State = carries("model", of="model", mean=True)
+    generator: State | None = carries("model", role="generator", mean=True)
     perturbed: State | None = carries("model", of="model")  # the teacher after a step uphill: only where the aggregation is sha
-    student: State | None = carries("model", of="student")
+    student: State | None = carries("model", of="student", mean=True)
 
     @property
     def model(self) -> State:  # what the aggregation combines
@@ -80,8 +81,8 @@ class FedDAG(Method[Server]):
     paper = "Che et al., 2025"
     tasks = ("classification",)
     presets = {
-        "paper": {"rounds": 35, "size": 96, "network": "resnet50", "weights": "imagenet", "validation": 0.1, "augment": "none"},
-        "paper-224": {"lr": 5e-3, "batch": 16, "rounds": 50, "size": 224, "network": "resnet50", "weights": "imagenet", "augment": "none"},
+        "paper": {"rounds": 35, "size": 96, "validation": 0.1, **_PAPER},
+        "paper-224": {"lr": 5e-3, "batch": 16, "rounds": 50, "size": 224, **_PAPER},
     }
 
     ndag: bool = hyper(True, "generate; without it clients train as in FedAvg", symbol="NDAG")

@@ -13,7 +13,8 @@ from unseen.ops.averaging import mean
 from unseen.state import State, copied
 
 __all__ = [
-    "Eps", "Scored", "balanced_weights", "changed_share", "direction", "generalisation_scores", "perturbed", "retained", "within_client",
+    "Eps", "Scored", "balanced_weights", "changed_share", "direction", "generalisation_scores", "left_gradient", "perturbed", "retained",
+    "within_client",
 ]  # fmt: skip
 
 Eps = Literal["l2", "sign"]
@@ -40,15 +41,19 @@ def direction(gradient: Sequence[Tensor], eps: Eps) -> list[Tensor]:
     return [g / norm.to(g.dtype) if norm > 0 else torch.zeros_like(g) for g in gradient]
 
 
-def perturbed(net: nn.Module, learner: nn.Module, rho: float, eps: Eps, float64: bool = False) -> State:
-    """theta^ = theta + rho eps, eps from the gradient that `learner`'s last step left (FedDAG, before Eq. 5). Buffers stay as they are."""
+def left_gradient(learner: nn.Module) -> State:
+    """The gradient that the network's last step left; zero where there is none."""
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in learner.named_parameters()}
+
+
+def perturbed(net: nn.Module, gradient: Mapping[str, Tensor], rho: float, eps: Eps, float64: bool = False) -> State:
+    """theta^ = theta + rho eps, eps from a gradient by parameter (FedDAG, before Eq. 5). Buffers stay as they are."""
 
     def exact(tensors: Mapping[str, Tensor]) -> State:
         return {name: t.double() if float64 and t.is_floating_point() else t for name, t in copied(tensors).items()}
 
     state = exact(net.state_dict())
-    gradient = exact({name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in learner.named_parameters()})
-    for (name, _), move in zip(net.named_parameters(), direction([*gradient.values()], eps), strict=True):
+    for (name, _), move in zip(net.named_parameters(), direction([*exact(gradient).values()], eps), strict=True):
         state[name] += rho * move
     return state
 

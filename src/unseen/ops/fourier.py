@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["draw_rows", "low_amplitudes", "low_spectrum", "restyle_amplitudes", "take_rows", "window"]
+__all__ = ["draw_rows", "group_means", "low_amplitudes", "low_spectrum", "restyle_amplitudes", "take_rows", "window"]
 
 
 def window(size: tuple[int, int], alpha: float) -> tuple[int, int]:
@@ -58,6 +58,18 @@ def restyle_amplitudes(x: Tensor, amplitudes: Tensor, lam: Tensor, alpha: float)
     change = (lam[..., None, None, None] * (amplitudes - size)) * phase
     across = bases.rows.mH @ change
     return x + torch.cat([across.real, across.imag], -1) @ bases.back
+
+
+def group_means(spectra: Tensor, size: int, rng: torch.Generator) -> Tensor:
+    """The mean spectrum of each group of `size` rows, drawn without replacement. What is left over joins the last group.
+
+    >>> group_means(torch.tensor([[2.0], [2.0], [2.0]]), 2, torch.Generator()).tolist()
+    [[2.0]]
+    """
+    groups = max(1, len(spectra) // size)
+    order = torch.randperm(len(spectra), generator=rng)
+    starts = [number * size for number in range(1, groups)]
+    return torch.stack([spectra[rows].double().mean(0) for rows in order.tensor_split(starts)]).to(spectra.dtype)
 
 
 def draw_rows(sizes: Sequence[int], images: int, styles: int | None, rng: torch.Generator) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
 from unseen.parts.mixstyle import MixStyle
+from unseen.parts.robust import Median, NormBound, Trimmed
 from unseen.parts.round_averages import EMA, Tail
 from unseen.parts.sam import SAM
 from unseen.parts.server_optimizers import AdamServer, MomentumServer, YogiServer
@@ -20,6 +21,9 @@ PARTS: dict[str, type[Configured]] = {
     "uniform": Uniform,
     "cea": CEA,
     "sha": SHA,
+    "median": Median,
+    "trimmed": Trimmed,
+    "norm": NormBound,
     "momentum": MomentumServer,
     "adam": AdamServer,
     "yogi": YogiServer,

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from unseen.ops.contribution import (
     balanced_weights,
     changed_share,
     generalisation_scores,
+    left_gradient,
     perturbed,
     retained,
     within_client,
@@ -46,6 +47,7 @@ __all__ = [
 ]
 
 _NUMBERS_AT_ONCE = 2**24
+_NUMBERS_TO_LEARN_FROM = 2**22  # a pass with a gradient keeps every layer's maps
 _WORST_LOSS = 1e9  # of a model that the perturbation broke: a finite number, so that the evaluator's other losses still count
 
 
@@ -92,9 +94,17 @@ class Aggregation(Configured, ABC):
     def combine(self, clients: Cohort, updates: Updates, before: Aggregate) -> Aggregate:
         """The next global model, with the weight that each client had in it. A client that is not among the updates has no part in it."""
 
+    def merged(self, states: Mapping[str, State], weights: Mapping[str, float]) -> State:
+        """Further networks that clients sent beside their models, as one: their mean by the weights that the clients had."""
+        return mean((state, weights.get(client, 0.0)) for client, state in states.items())
+
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         """Why this aggregation cannot run here, one sentence each."""
         return ()
+
+    def needs_each(self) -> Iterable[str]:
+        """Why this aggregation reads single models, one sentence each; () where it only averages, by `samples` or all alike."""
+        yield f"the aggregation {self.name} reads each client's model"
 
     def notes(self, state: Any) -> dict[str, Any]:
         """What a run's record should say of the last aggregation, from the server's state."""
@@ -126,6 +136,9 @@ class Mean(Aggregation):
     def upload(self, client: Client, net: nn.Module, learner: nn.Module) -> dict[str, Any]:
         return {"samples": client.samples}
 
+    def needs_each(self) -> Iterable[str]:
+        return ()
+
     def combine(self, clients: Cohort, updates: Updates, before: Aggregate) -> Aggregate:
         return _streamed(updates, lambda update: update.samples or 0, before)
 
@@ -136,16 +149,19 @@ class Uniform(Aggregation):
 
     name = "uniform"
 
+    def needs_each(self) -> Iterable[str]:
+        return ()
+
     def combine(self, clients: Cohort, updates: Updates, before: Aggregate) -> Aggregate:
         return _streamed(updates, lambda update: 1, before)
 
 
 class Candidates(Payload):
-    models: dict[str, State] = carries("model")
+    models: dict[str, State] = carries("model", passed_on=True)
 
 
 class Losses(Payload):
-    losses: dict[str, float] = carries("score", of="models")  # mean loss of each candidate on the evaluator's validation part
+    losses: dict[str, float] = carries("score", of="models", low=0.0, high=_WORST_LOSS)  # mean loss on the validation part
 
 
 @dataclass(frozen=True)
@@ -209,6 +225,9 @@ class Assessed(Aggregation):
                 'would have none; raise `validation`, or use aggregation = "mean"'
             )
 
+    def needs_each(self) -> Iterable[str]:
+        yield f"the aggregation {self.name} sends each client's model to the others, who assess it"
+
     def notes(self, state: Any) -> dict[str, Any]:
         aggregate = aggregate_in(state)
         total = sum(aggregate.weights.values())
@@ -243,11 +262,37 @@ class SHA(Assessed):
     rho: float = hyper(1e-7, "length of the step uphill; up to 5e-2 is sensible", symbol="rho", low=0.0, high=1.0)
     eps: Eps = hyper("l2", "its direction: the gradient over its L2 norm, or its sign")
     float64: bool = hyper(False, "perturb and assess in float64: float32 swallows a step as small as the paper's")
+    direction: Literal["sample", "last-batch"] = hyper(
+        "sample", "whose gradient: that of a sample of the training images, or what the last mini-batch left"
+    )
+    sample: int = hyper(256, "training images in the sample, drawn each round; a client with fewer takes all", low=32)
     k: int = hyper(4, "how many earlier models of a client may join its current one", symbol="k", low=0)
     cap: int | None = hyper(None, "the most models kept for one client; none: 4 k", low=0)
 
     def upload(self, client: Client, net: nn.Module, learner: nn.Module) -> dict[str, Any]:
-        return {"perturbed": perturbed(net, learner, self.rho, self.eps, self.float64)}
+        gradient = left_gradient(learner) if self.direction == "last-batch" else self.sampled_gradient(client, net)
+        return {"perturbed": perturbed(net, gradient, self.rho, self.eps, self.float64)}
+
+    def sampled_gradient(self, client: Client, net: nn.Module) -> State:
+        """Of the mean task loss over the sample. Batch norms go by the batch, as in training, and keep nothing of it.
+
+        The perturbed model less the model is this gradient, which the server sees. That of a mini-batch would show it a few images.
+        """
+        size, number = client.batch_of(_NUMBERS_TO_LEARN_FROM, most=64), min(self.sample, client.samples)
+        weights: State = {name: p for name, p in net.named_parameters() if p.requires_grad}
+        total, training = [torch.zeros_like(p) for p in weights.values()], net.training
+        net.train()
+        for x, y in client.drawn(number, size):
+            buffers = {name: value.clone() for name, value in net.named_buffers()}
+            with client.autocast():
+                loss = client.task.loss(functional_call(net, (weights, buffers), (x,)), y)
+            torch._foreach_add_(total, torch.autograd.grad(loss, [*weights.values()]), alpha=len(x) / number)
+        net.train(training)
+        found = dict(zip(weights, total, strict=True))
+        return {name: found[name] if name in found else torch.zeros_like(p) for name, p in net.named_parameters()}
+
+    def exposures(self) -> dict[str, float]:
+        return {"images_per_direction": float(self.sample) if self.direction == "sample" else 1.0}
 
     def combine(self, clients: Cohort, updates: Updates, before: Aggregate) -> Aggregate:
         ups = dict(updates)

@@ -1,4 +1,4 @@
-"""What a server does with the clients' models, as one group of fields: how it averages them, and the step that it takes then."""
+"""What a server does with the clients' models, as one group of fields: how far each may go, how they are averaged, the step then."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import nn
 
 from unseen.client import Client
 from unseen.method import Cohort, Replies
-from unseen.ops.averaging import mean
 from unseen.parts.aggregation import Aggregate, Aggregation, Mean, Told
+from unseen.parts.robust import NormBound
 from unseen.parts.server_optimizers import ServerOptimizer
 from unseen.payload import Payload, State, carries, declarations
 from unseen.settings import Configured, hyper
@@ -28,7 +28,7 @@ class Down(Payload):
 class Up(Told):
     """A client returns its model, and what the aggregation asks for."""
 
-    model: State = carries("model")
+    model: State = carries("model", mean=True)
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Combining(Configured):
 
     aggregation: Aggregation = hyper(Mean(), "how the server averages: mean weighs by samples, uniform does not")
     server: ServerOptimizer | None = hyper(None, "optimiser of the server's step; none: the average is the new model")
+    bound: NormBound | None = hyper(None, "bound on the change of each client's model; none: as it was sent")
 
     def upload(self, client: Client, net: nn.Module, learner: nn.Module | None = None) -> dict[str, Any]:
         """The fields of `Told`, about `net`. `learner` is the network whose last gradient counts, if not `net` (FedDAG: the student)."""
@@ -53,8 +54,11 @@ class Combining(Configured):
                         kept[client] = sent
                 yield client, up
 
-        after = self.aggregation.combine(clients, arriving(), before)
+        trained = clients.entries("parameters") if self.bound or self.server else []
+        norms: dict[str, float] = {}
+        updates = self.bound.bounded(arriving(), before.model, trained, norms) if self.bound else arriving()
+        after = self.aggregation.combine(clients, updates, before)
         weights = after.weights or dict.fromkeys(clients.names, 1.0)
-        together = {name: mean((state, weights.get(c, 0.0)) for c, state in kept.items()) for name, kept in waiting.items() if kept}
-        after = replace(after, also=together)
-        return self.server.step(before, after, clients.entries("parameters")) if self.server else after
+        together = {name: self.aggregation.merged(kept, weights) for name, kept in waiting.items() if kept}
+        after = replace(after, also=together, numbers={**after.numbers, **({"norms": norms} if self.bound else {})})
+        return self.server.step(before, after, trained) if self.server else after

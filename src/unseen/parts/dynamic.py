@@ -17,8 +17,8 @@ __all__ = ["Dynamic", "DynamicPenalty", "DynamicUp", "combine_dynamic"]
 
 
 class DynamicUp(Payload):
-    parameters: State = carries("model", part="parameters")
-    buffers: State = carries("model", part="buffers")
+    parameters: State = carries("model", part="parameters", mean=True)
+    buffers: State = carries("model", part="buffers", mean=True)
 
 
 class Drift(Memory):

@@ -3,6 +3,8 @@
 Every file is replaced whole or appended by line. After a round: best.safetensors, then the line in records.jsonl, then the
 checkpoint; a cut between two of them is repaired on resume by going back to the last round that both agree on. Records that no
 checkpoint reaches are kept beside the new ones.
+
+A run between sites holds what each site sent to the server alone: its folder and files are its owner's alone, whatever the umask.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from safetensors import SafetensorError
 
 from unseen.codec import CodecError, decode, encode, notes_in
 from unseen.errors import BadInput
-from unseen.files import write_atomically
+from unseen.files import OWNER_ALONE, write_atomically
 from unseen.runs.memory import Versions
 from unseen.runs.record import Record, Timing, read_records, to_line
 from unseen.runs.traffic import Travelled
@@ -62,6 +64,7 @@ class RunFolder:
         self.model, self.best = path / "model.safetensors", path / "best.safetensors"
         self.memory = path / "memory"
         self._lock = FileLock(path / ".lock", timeout=0)
+        self._mode = 0o666  # of new files; none: as the umask says
 
     def claim(self, run: Mapping[str, Any], resume: bool, defaults: Mapping[str, Any] | None = None) -> bool:
         """Take the folder for this run. True if it held the run already. Nothing is written before all is known to be well.
@@ -82,8 +85,14 @@ class RunFolder:
             _refuse_another_run(_completed(there, defaults or {}), run, self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            if run.get("between_sites"):
+                self.path.chmod(0o700)
             self._lock.acquire()
-            write_atomically(self.path / "run.json", json.dumps(run, indent=1) + "\n")
+            if run.get("between_sites"):
+                self._mode = OWNER_ALONE
+                for inside in self.path.rglob("*"):  # of an older version, or of another umask
+                    inside.chmod(0o700 if inside.is_dir() else OWNER_ALONE)
+            write_atomically(self.path / "run.json", json.dumps(run, indent=1) + "\n", self._mode)
         except Timeout as error:
             raise BadInput(f"another process is working in {self.path}; wait for it, or choose another --out") from error
         except PermissionError as error:
@@ -142,11 +151,11 @@ class RunFolder:
                 lines = file.read_bytes().split(b"\n")[:-1][:number]
                 kept = b"".join(line + b"\n" for line in lines)
                 if kept != file.read_bytes():
-                    write_atomically(file, kept)
+                    write_atomically(file, kept, self._mode)
 
     def save_round(self, record: Record, timing: Timing) -> None:
-        _append(self.records, to_line(record))
-        _append(self.timings, to_line(timing))
+        _append(self.records, to_line(record), self._mode)
+        _append(self.timings, to_line(timing), self._mode)
 
     def save_checkpoint(self, checkpoint: Checkpoint, state_type: type) -> None:
         notes = {
@@ -158,12 +167,12 @@ class RunFolder:
         data = encode(_saved(state_type)(checkpoint.state, checkpoint.averaged), notes=notes)
         if self.checkpoint.exists():
             os.replace(self.checkpoint, self.previous)
-        write_atomically(self.checkpoint, data)
+        write_atomically(self.checkpoint, data, self._mode)
 
     def save_model(self, file: Path, model: State, about: Mapping[str, str]) -> None:
         """Weights under their own names. One metadata entry, because safetensors does not keep the order of several."""
         plain = {name: value.detach().cpu().contiguous().clone() for name, value in model.items()}
-        write_atomically(file, safetensors.torch.save(plain, {"about": json.dumps(about)}))
+        write_atomically(file, safetensors.torch.save(plain, {"about": json.dumps(about)}), self._mode)
 
     def previous_versions(self) -> Versions:
         """The memories that the checkpoint before this one still needs."""
@@ -173,7 +182,10 @@ class RunFolder:
         return {}
 
 
-def _append(file: Path, line: bytes) -> None:
+def _append(file: Path, line: bytes, mode: int | None) -> None:
+    if mode is not None:
+        file.touch(mode)
+        file.chmod(mode)
     with file.open("ab") as stream:
         stream.write(line)
         stream.flush()
@@ -210,7 +222,8 @@ def _completed(there: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[st
 
 
 def _refuse_another_run(there: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    before, after = ({**run["experiment"], "partition (hash)": run["partition"]} for run in (there, now))
+    holdings = "study" if now.get("between_sites") else "partition (hash)"
+    before, after = ({**run["experiment"], holdings: run["partition"]} for run in (there, now))
     differing = [k for k in sorted(before.keys() | after.keys()) if before.get(k) != after.get(k) and k not in _MAY_CHANGE]
     problems = []
     for key in differing:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr")
+import httpx
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.task_identity import TaskIdentity
 
 from unseen.errors import SiteProcessLost
 from unseen.federation.flower import link as link_module
-from unseen.federation.flower.link import _RoundTrip
+from unseen.federation.flower.link import FlowerCarrier, _Link, _outcome, _patient, _RoundTrip
+from unseen.federation.flower.members import Members
 from unseen.federation.flower.node import Node
 from unseen.federation.flower.records import COULD_NOT_ANSWER, MESSAGE_TYPE, from_records, to_records
+from unseen.federation.kits import init
 from unseen.federation.messages import SignedMessage
 
 MESSAGE = SignedMessage("{}", b"payload", b"signature")
@@ -49,7 +55,7 @@ class Link:
 
 
 def outcome(link: Any, seconds: float = 5.0) -> list[tuple[str, SignedMessage | str]]:
-    exchange, came = _RoundTrip({"a": MESSAGE}, {"a": b"key"}, seconds), list[tuple[str, SignedMessage | str]]()
+    exchange, came = _RoundTrip({"a": MESSAGE}, lambda: {"a": b"key"}, seconds), list[tuple[str, SignedMessage | str]]()
     while not exchange.over:
         came += exchange.go_on(link)
     return [*came, *exchange.late()]
@@ -110,3 +116,84 @@ def test_a_site_that_connected_anew_is_asked_anew() -> None:
     link = Link([], lambda: {b"key": (7, next(times, "now"))})
     link.replies = lambda numbers, until: iter([("2", Reply(to_records(MESSAGE)))] if "2" in numbers else [])  # type: ignore[method-assign]
     assert outcome(link) == [("a", MESSAGE)] and link.sent == 2
+
+
+def test_a_removed_site_is_not_waited_for() -> None:
+    link, keys = Link([]), iter([{"a": b"key"}, {}])
+    link.replies = lambda numbers, until: iter(())  # type: ignore[method-assign]
+    exchange = _RoundTrip({"a": MESSAGE}, lambda: next(keys), 60.0)
+    assert list(exchange.go_on(link)) == [] and link.sent == 1  # type: ignore[arg-type]
+    assert list(exchange.go_on(link)) == [("a", "no longer a member of the federation")] and exchange.over  # type: ignore[arg-type]
+
+
+def test_an_answer_of_too_many_pieces_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a piece was fetched")
+
+    monkeypatch.setattr(link_module, "pull_and_inflate_object_from_tree", never)
+    monkeypatch.setattr(link_module, "_MOST_PIECES", 3)
+    tree = ObjectTree(object_id="m", children=[ObjectTree(object_id=name) for name in "abc"])
+    head = SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="1"))
+    pulled = SimpleNamespace(messages_list=[head], message_object_trees=[tree])
+    client = SimpleNamespace(PullMessages=lambda request: pulled, PullObject=never, ConfirmMessageReceived=never)
+    link: Any = _Link.__new__(_Link)  # without its run
+    link._arriving, link.grid = {}, SimpleNamespace(_runtime_client=client, run=SimpleNamespace(run_id=1), node=None)
+    assert list(link.replies({"1"}, 0.0)) == [("1", "an answer of more than 3 pieces")]
+    assert _outcome("an answer of more than 3 pieces") == "an answer of more than 3 pieces"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (httpx.HTTPStatusError("", request=httpx.Request("POST", "http://x"), response=httpx.Response(401)), "was stopped"),
+        (httpx.HTTPStatusError("", request=httpx.Request("POST", "http://x"), response=httpx.Response(403)), "was stopped"),
+        (httpx.HTTPStatusError("", request=httpx.Request("POST", "http://x"), response=httpx.Response(500)), "does not answer"),
+        (httpx.ConnectError("refused"), "`unseen serve --dir"),
+    ],
+)
+def test_a_lost_run_costs_a_new_one_and_the_user_is_told_why(
+    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The question is sent again; nobody pressed Ctrl-C."""
+    made, said = list[Any](), list[str]()
+
+    class Run(Link):
+        def __init__(self, folder: Path) -> None:
+            super().__init__([Reply(to_records(MESSAGE))])
+            made.append(self)
+
+        def replies(self, numbers: set[str], until: float) -> Iterator[tuple[str, Any]]:
+            if len(made) == 1:
+                raise error
+            return super().replies(numbers, until)
+
+        def close(self, well: bool = True) -> None:
+            pass
+
+    federation = init(tmp_path / "federation", "localhost", ["a"])
+    monkeypatch.setattr(link_module, "_Link", Run)
+    monkeypatch.setattr(Members, "keys", lambda self: {"a": b"key"})
+    monkeypatch.setattr(link_module.time, "sleep", lambda seconds: None)
+    assert list(FlowerCarrier(federation, said.append).exchange({"a": MESSAGE}, 60.0)) == [("a", MESSAGE)]
+    assert [run.sent for run in made] == [1, 1] and len(said) == 1 and words in said[0]
+
+
+def test_a_refusal_is_not_tried_again_and_kills_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's own way to try again sends the process a SIGINT when its run is gone."""
+    monkeypatch.setattr(link_module, "_BACK_SOON", 5.0)
+    invoker, tries = _patient(), list[int]()
+    invoker.wait_function = lambda seconds: None
+
+    def call(*errors: Exception) -> str:
+        tries.append(1)
+        if len(tries) <= len(errors):
+            raise errors[len(tries) - 1]
+        return "answered"
+
+    for status in (401, 403, 404, 500):
+        tries.clear()
+        with pytest.raises(httpx.HTTPStatusError):
+            invoker.invoke(call, httpx.HTTPStatusError("", request=httpx.Request("POST", "http://x"), response=httpx.Response(status)))
+        assert len(tries) == 1
+    tries.clear()
+    assert invoker.invoke(call, httpx.ConnectError("away"), httpx.ReadError("away")) == "answered"

@@ -10,7 +10,7 @@ pytest.importorskip("flwr")
 import httpx
 from flwr.supercore.retry import make_simple_http_retry_invoker
 
-from unseen.federation.flower.processes import FlowerProcess, _persistent
+from unseen.federation.flower.processes import _NOT_LET_IN, FlowerProcess, _persistent
 
 
 def test_a_broken_handshake_is_tried_again_and_a_wrong_certificate_is_not() -> None:
@@ -38,6 +38,7 @@ def test_a_broken_handshake_is_tried_again_and_a_wrong_certificate_is_not() -> N
         ("INFO: all well\n", ""),
         ("\x1b[91mERROR \x1b[0m: it broke\nINFO: Shutting down\n", "ERROR : it broke"),
         ("ERROR: handshake\n[SSL: BAD] certificate has expired\nThe SuperNode ...\n", "[SSL: BAD] certificate has expired"),
+        ("Failed.\nClient error '404 Not Found' for url 'https://x:1/v1/fleet/activate-node'\nFor more ...\n", _NOT_LET_IN),
         ("[code: 2004] Failed to activate\nERROR: afterwards\n", "[code: 2004] Failed to activate"),
     ],
 )

@@ -11,15 +11,15 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
-from cryptography.hazmat.primitives import serialization
 from flwr.app import Message
 from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import SubStatus
 from flwr.common.serde import run_from_proto
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.control_pb2 import StartRunRequest
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -29,22 +29,22 @@ from flwr.proto.runtime_pb2 import (
     SendTaskHeartbeatRequest,
 )
 from flwr.supercore.constant import TaskType
-from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import FlowerError
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_protobuf_utils import make_confirm_message_received_fn_protobuf, make_pull_object_fn_protobuf
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError, pull_and_inflate_object_from_tree
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.run import RunNotRunningException
-from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
+from unseen.federation.flower.members import Members
+from unseen.federation.flower.owner import NOWHERE, control_client, over_socket, runtime_client
 from unseen.federation.flower.records import COULD_NOT_ANSWER, MESSAGE_TYPE, from_records, to_records
 from unseen.federation.kits import Federation
 from unseen.federation.messages import SignedMessage
 
-__all__ = ["FlowerCarrier", "register_clients"]
+__all__ = ["FlowerCarrier"]
 
 _APP = """
 [project]
@@ -63,44 +63,37 @@ clientapp = "unseen_messages.nothing:app"
 _POLL, _LOOK_AROUND, _HEARTBEAT = 0.1, 2.0, 10.0  # seconds
 _PATIENCE = 20.0  # seconds to wait for the content of an answer, once its head is there, before others have their turn
 _ABSENT = 60.0  # seconds to wait for a site that is not connected
+_MOST_PIECES = 500  # of one answer, of 5 MiB each: more than the largest that is taken
+_BACK_SOON = 30.0  # seconds in which a SuperLink that ended may be back, with the run as it was
 # The SuperLink is away, lost what was being sent, or gave the run up.
-_AGAIN = (httpx.HTTPError, FlowerError, ObjectPushError, ObjectPullError, RunNotRunningException, ConnectionError)
+_AGAIN = (httpx.HTTPError, FlowerError, ObjectPushError, ObjectPullError, ConnectionError)
 
 
-def register_clients(federation: Federation, address: str) -> None:
-    """Tell the SuperLink whose keys may connect."""
-    control = _control(federation, address)
-    try:
-        known = {bytes(node.public_key) for node in control.ListNodes(ListNodesRequest()).nodes_info}
-        for client in federation.clients:
-            key = _node_key(federation, client)
-            if key not in known:
-                control.RegisterNode(RegisterNodeRequest(public_key=key, name=client))
-    finally:
-        control.close()
-
-
-def _control(federation: Federation, address: str) -> Any:
-    version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
-    certificates = federation.ca.read_bytes()
-    return ControlHttpClient.from_server_address(
-        server_address=address, insecure=False, root_certificates=certificates, interceptors=[version]
+def _patient() -> Any:
+    """How calls are tried again. Flower's own way takes a refusal for the user's Ctrl-C; here it is the caller's to deal with."""
+    return RetryInvoker(
+        lambda: exponential(base_delay=0.2, max_delay=2),
+        recoverable_exceptions=httpx.TransportError,
+        max_tries=None,
+        max_time=_BACK_SOON,
     )
 
 
-def _node_key(federation: Federation, client: str) -> bytes:
-    key: bytes = public_key_to_bytes(serialization.load_ssh_public_key(federation.clients[client]["node"].encode()))
-    return key
+def _was_stopped(error: Exception) -> bool:
+    """Whether the SuperLink is there but wants no more of this run."""
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403)
 
 
 class _Link:
     """One Flower run, taken up by this process."""
 
-    def __init__(self, federation: Federation, address: str) -> None:
-        self._federation, self._address, self._ca = federation, address, federation.ca.read_bytes()
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         token = self._take_up(self._start())
-        self.grid = HttpGrid(address, root_certificates=self._ca, token=token)
-        self._client = self._runtime(RuntimeTokenHttpInterceptor(token))
+        self.grid = HttpGrid(NOWHERE, insecure=True, token=token)
+        self.grid._retry_invoker = _patient()
+        over_socket(self.grid._runtime_client, folder)
+        self._client = runtime_client(folder, RuntimeTokenHttpInterceptor(token))
         given = self._client.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = given.task_id, given.run.run_id, given.context.node_id
         self.grid.set_run(run_from_proto(given.run))
@@ -110,7 +103,7 @@ class _Link:
 
     def _start(self) -> int:
         fab, _ = build_fab_from_files({"pyproject.toml": _APP.encode(), "unseen_messages/nothing.py": b"# nothing\n"})
-        control = _control(self._federation, self._address)
+        control = control_client(self._folder)
         try:
             request = StartRunRequest(fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab))
             return int(control.StartRun(request).run_id)
@@ -119,8 +112,9 @@ class _Link:
 
     def _take_up(self, run: int) -> str:
         """The token of the run's task. Tasks that an earlier process left behind are ended on the way."""
-        secret = (self._federation.path / "secrets/exec.secret").read_bytes()
-        taker = self._runtime(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={"/flwr.proto.Runtime/AcquireTask"}))
+        secret = (self._folder / "secrets/exec.secret").read_bytes()
+        protected = {"/flwr.proto.Runtime/AcquireTask"}
+        taker = runtime_client(self._folder, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected))
         try:
             while True:
                 acquired = taker.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
@@ -128,18 +122,12 @@ class _Link:
                     return str(acquired.token)
                 if not acquired.token:
                     raise ConnectionError("the SuperLink gave this run's task to somebody else; is a flower-superexec running?")
-                stray = self._runtime(RuntimeTokenHttpInterceptor(acquired.token))
+                stray = runtime_client(self._folder, RuntimeTokenHttpInterceptor(acquired.token))
                 with contextlib.suppress(*_AGAIN):
                     stray.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details="left behind"))
                 stray.close()
         finally:
             taker.close()
-
-    def _runtime(self, interceptor: Any) -> Any:
-        version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
-        return RuntimeHttpClient.from_server_address(
-            server_address=self._address, insecure=False, root_certificates=self._ca, interceptors=[version, interceptor]
-        )
 
     def _beat(self) -> None:
         while not self._ended.wait(_HEARTBEAT):
@@ -165,6 +153,10 @@ class _Link:
         heads = (head.metadata.reply_to_message_id for head in pulled.messages_list)
         self._arriving.update(zip(heads, pulled.message_object_trees, strict=True))
         for number, tree in list(self._arriving.items()):
+            if sum(1 for _ in iterate_object_tree(tree)) > _MOST_PIECES:
+                del self._arriving[number]
+                yield number, f"an answer of more than {_MOST_PIECES} pieces"
+                continue
             seconds = min(_PATIENCE, max(0.0, until - time.monotonic()))
             try:
                 # Flower waits a second, then ten, before it looks again for what has not arrived; here it is 50 ms, then 0.5 s.
@@ -190,24 +182,30 @@ class _Link:
 class FlowerCarrier:
     """Carries messages to the sites of a federation. A lost SuperLink, run or site costs time, not the exchange."""
 
-    def __init__(self, federation: Federation, address: str | None = None, say: Callable[[str], None] = lambda message: None) -> None:
-        self._federation, self._address, self._say = federation, address or federation.address, say
-        self._keys = {client: _node_key(federation, client) for client in federation.clients}
+    def __init__(self, federation: Federation, say: Callable[[str], None] = lambda message: None) -> None:
+        self._folder, self._say = federation.path, say
+        self._members = Members(federation.path)
         self._link: _Link | None = None
 
     def exchange(self, messages: Mapping[str, SignedMessage], seconds: float) -> Iterator[tuple[str, SignedMessage | str]]:
-        round_trip = _RoundTrip(messages, self._keys, seconds)
+        round_trip = _RoundTrip(messages, self._members.keys, seconds)
         while not round_trip.over:
             try:
-                self._link = self._link or _Link(self._federation, self._address)
+                self._link = self._link or _Link(self._folder)
                 yield from round_trip.go_on(self._link)
                 time.sleep(_POLL)
             except _AGAIN as error:
-                self._say(f"the SuperLink at {self._address} does not answer ({type(error).__name__}); trying again")
+                self._say(self._why(error))
                 self._drop()
                 round_trip.forget_sent()
                 time.sleep(1.0)
         yield from round_trip.late()
+
+    def _why(self, error: Exception) -> str:
+        if self._link is not None and _was_stopped(error):
+            return "the Flower run that carried the questions was stopped; they are sent again in a new one"
+        why = f"the server does not answer ({type(error).__name__}); trying again"
+        return f"{why}. Is `unseen serve --dir {self._folder}` running on this machine?" if isinstance(error, httpx.ConnectError) else why
 
     def _drop(self) -> None:
         if self._link is not None:
@@ -223,7 +221,7 @@ class FlowerCarrier:
 class _RoundTrip:
     """One question to several sites, until each answered or the time is up."""
 
-    def __init__(self, messages: Mapping[str, SignedMessage], keys: Mapping[str, bytes], seconds: float) -> None:
+    def __init__(self, messages: Mapping[str, SignedMessage], keys: Callable[[], Mapping[str, bytes]], seconds: float) -> None:
         self._waiting, self._keys, self._seconds = dict(messages), keys, seconds
         self._sent: dict[str, str] = {}  # message -> client
         self._connection: dict[str, tuple[int, str]] = {}  # of each client when it was last sent to
@@ -259,8 +257,13 @@ class _RoundTrip:
 
     def _send(self, link: _Link, nodes: Mapping[bytes, tuple[int, str]], now: float) -> Iterator[tuple[str, str]]:
         """To every site that is connected and was not asked over this connection: a site that was restarted lost its question."""
+        keys = self._keys()  # as they are now: a site may have new ones, or be removed
         for client in list(self._waiting):
-            connection = nodes.get(self._keys[client])
+            if client not in keys:
+                del self._waiting[client]
+                yield client, "no longer a member of the federation"
+                continue
+            connection = nodes.get(keys[client])
             if connection is None:
                 if now - self._seen[client] > min(_ABSENT, self._seconds):
                     del self._waiting[client]
@@ -277,8 +280,8 @@ class _RoundTrip:
 
 def _outcome(message: Any) -> SignedMessage | str | None:
     """The answer in a reply, or why there is none; None if the site or its reply was lost on the way."""
-    if message is None:
-        return None
+    if message is None or isinstance(message, str):
+        return message
     if message.has_error():
         return "failed by the site: its process ended" if message.error.code == COULD_NOT_ANSWER else None
     return from_records(message.content) or "the answer cannot be read"

@@ -3,13 +3,14 @@
 The SuperNode asks the SuperLink for work every 3 s, and looks every 0.5 s whether an answer is ready; neither can be set. A round
 trip would wait for these clocks longer than for anything else, so here they run ten times as fast. A SuperNode that was killed
 is let in again only after it missed two heartbeats; here they come every 15 s instead of 30. One whose connection breaks during
-the handshake would give up and live on deaf; here it tries again.
+the handshake would give up and live on deaf; here it tries again. The SuperLink listens through our gate.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from unseen.engines.child import ChildProcess
@@ -29,15 +31,18 @@ _HEARTBEAT = 15  # seconds
 _MOST_PAUSE = 5.0  # seconds between two starts
 _GRACE = 5.0  # seconds a process has to end by itself
 _REASONS = ("[code:", "[SSL:")  # how a line begins that says why a connection failed; other lines only say that one did
+_NOT_LET_IN = (
+    "the server does not know this site: it was not admitted or was removed, or its clock is ahead of the server's or minutes behind"
+)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class FlowerProcess:
     """A SuperLink or SuperNode, started again whenever it ends, until it is closed."""
 
-    def __init__(self, what: str, arguments: Sequence[str], home: Path) -> None:
+    def __init__(self, what: str, arguments: Sequence[str], home: Path, may_start: Callable[[], bool] = lambda: True) -> None:
         self._arguments = (what, *arguments)
-        self._home = home
+        self._home, self._may_start = home, may_start
         self._process: ChildProcess | None = None
         self._pause, self._not_before = 1.0, 0.0
         self.log = home / f"{what}.log"
@@ -49,7 +54,7 @@ class FlowerProcess:
             ended, self._process = self.last_words(), None
             self._not_before = time.monotonic() + self._pause
             self._pause = min(_MOST_PAUSE, 2 * self._pause)
-        if self._process is None and time.monotonic() >= self._not_before:
+        if self._process is None and time.monotonic() >= self._not_before and self._may_start():
             self._start()
         return ended
 
@@ -65,7 +70,8 @@ class FlowerProcess:
             text = _COLOUR.sub("", self.log.read_text(errors="replace"))
             lines = [line.strip() for line in text.splitlines()[-40:] if "error" in line.lower() or line.startswith(_REASONS)]
             reasons = [line for line in lines if line.startswith(_REASONS)] or lines
-            return reasons[-1] if reasons else ""
+            if reasons:
+                return _NOT_LET_IN if "404 Not Found" in reasons[-1] else reasons[-1]
         return ""
 
     def close(self) -> None:
@@ -133,9 +139,11 @@ def main() -> None:
             sys.stderr.flush()
             os._exit(1)
     else:
-        from flwr.superlink.cli import flower_superlink
+        from unseen.federation.flower.gate import listen
 
-        flower_superlink()
+        superlink: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
+        superlink.uvicorn = SimpleNamespace(run=functools.partial(listen, Path(sys.argv.pop(1))))
+        superlink.flower_superlink()
 
 
 if __name__ == "__main__":

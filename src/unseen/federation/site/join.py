@@ -10,6 +10,8 @@ from typing import Any
 
 from unseen.engines.child import ChildEnded, ChildProcess
 from unseen.errors import BadInput, SiteProcessLost
+from unseen.federation.folder.place import parse_carrier
+from unseen.federation.folder.site import answer_letters
 from unseen.federation.kits import open_kit
 from unseen.federation.messages import SignedMessage
 
@@ -28,6 +30,7 @@ class SiteSettings:
     policy: str | None = None
     evaluates: bool = False
     device: str = "auto"
+    approve: tuple[str, ...] = ()  # files of studies that a person at this site has looked at
 
 
 class SiteProcess:
@@ -70,7 +73,7 @@ class SiteProcess:
         self._process.stop()
 
 
-def join(site: SiteSettings, server: str | None, say: Callable[[str], None]) -> None:
+def join(site: SiteSettings, server: str | None, carrier: str, say: Callable[[str], None]) -> None:
     """Check the data, connect, and answer until interrupted."""
     os.umask(0o077)  # the processes started from here inherit it
     kit = open_kit(Path(site.kit), Path(site.folder))
@@ -78,7 +81,14 @@ def join(site: SiteSettings, server: str | None, say: Callable[[str], None]) -> 
     try:
         for warning in process.about["warnings"]:
             say(f"warning: {warning}")
-        say(f"{kit.client}: {process.about['samples']} samples; joining {server or kit.server} (Ctrl-C to leave)")
+        for study in process.about["approved"]:
+            say(f"{kit.client}: approved study {study[:16]}")
+        folder = parse_carrier(carrier)
+        where = folder or server or kit.server
+        say(f"{kit.client}: {process.about['samples']} samples; joining {where} (Ctrl-C to leave)")
+        if folder is not None:
+            answer_letters(kit, folder, process.answer, say)
+            return
         from unseen.federation.flower.node import Node
 
         node = Node(kit, server, say)

@@ -1,130 +1,133 @@
-"""The ledger of a site: everything that left it, line by line, each line holding the hash of the one before.
+"""The ledger of a site: everything that left it and everything it refused, signed line by line.
 
-Changing, removing or inserting a line breaks the chain. The last hash is kept beside the ledger, so a missing end is found too.
+Nobody without the site's key can write a line; nobody, the site included, can take one back for which the server gave a receipt.
 """
 
 from __future__ import annotations
 
 import datetime
-import hashlib
-import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unseen.errors import BadInput
-from unseen.files import write_atomically
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from unseen.errors import BadInput, RefusedReply
+from unseen.federation.countersigning import EMPTY, check_receipt, read_receipts, receipt_line, refuse_behind
+from unseen.federation.keys import public_hex
+from unseen.federation.site.ledger_chain import (
+    Chain,
+    check_chain,
+    head_file,
+    head_text,
+    read_ledger,
+    receipts_file,
+    signed_line,
+    verify,
+)
+from unseen.federation.site.policy import Rejected
+from unseen.files import append_whole, write_atomically
 
 __all__ = ["Ledger", "read_ledger", "verify"]
 
-_FIRST = "0" * 64
+_WHAT_NOW = (
+    "bring ledger.jsonl, ledger.jsonl.head and ledger.jsonl.receipts back from one copy; if there is none, move what is left to another "
+    "place, keep it, and ask the server's owner for `unseen ledger anew`"
+)
+_OURS = {"number", "time", "previous", "hash", "signature"}  # what the ledger says of an entry itself
 
 
 class Ledger:
-    """Appends to a site's ledger. A line is on the disk before what it tells of leaves."""
+    """Appends to a site's ledger. A line is on the disk before what it tells of leaves.
 
-    def __init__(self, file: Path) -> None:
+    A new ledger begins with an entry of kind "start". Where the site has a new key (`earlier` names the public ones before it), an
+    entry of kind "key" says so. A ledger that was changed, that lacks a half, or that is behind a receipt is refused, and never mended.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        key: Ed25519PrivateKey,
+        server_key: Ed25519PublicKey,
+        site: str,
+        *,
+        federation: str = "",
+        earlier: Sequence[str] = (),
+        receipt: Mapping[str, Any] | None = None,
+    ) -> None:
         self.file = file
-        self._last, self._number = _FIRST, 0
-        if file.exists():
-            _mend(file)
-            self._number = verify(file)
-            self._last = _head(file)[1]
+        self._key, self._server_key, self._site = key, server_key, site
+        try:
+            receipts, self._receipts_size = read_receipts(receipts_file(file), server_key, site)
+            chain = self._checked(receipts, earlier)
+        except BadInput as changed:
+            raise BadInput(f"{changed}. This site does not start with it: {_WHAT_NOW}") from None
+        self._receipted = receipts[-1]["number"] if receipts else 0
+        self._hashes, self._size = chain.hashes, chain.size
+        self._finish(chain)
+        mine = public_hex(key)
+        if not self._hashes:
+            start = {"federation": federation, "site": site, "key": mine, "server": public_hex(server_key), "receipt": receipt}
+            self.append([{"kind": "start", **start}])
+        elif chain.signer != mine:
+            self.append([{"kind": "key", "key": mine, "before": chain.signer}])
+
+    def _checked(self, receipts: Sequence[Mapping[str, Any]], earlier: Sequence[str]) -> Chain:
+        if not self.file.exists() and not head_file(self.file).exists():
+            if receipts:
+                raise BadInput(f"{self.file} is missing, but there are receipts for it: the ledger was changed")
+            write_atomically(head_file(self.file), head_text(0, EMPTY, self._key))
+        chain = check_chain(self.file, self._key.public_key(), earlier)
+        refuse_behind(chain.hashes, receipts, self.file)
+        if chain.hashes and chain.site != self._site:
+            raise BadInput(f"{self.file} is the ledger of {chain.site!r}, not of {self._site!r}")
+        return chain
+
+    def _finish(self, chain: Chain) -> None:
+        """What a kill left undone: half a line is taken away, and the head learns of whole lines that were written before it."""
+        if self.file.exists() and self.file.stat().st_size != chain.size:
+            append_whole(self.file, chain.size, b"")
+        if chain.known != len(chain.hashes):
+            write_atomically(head_file(self.file), head_text(*self.head, self._key))
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """The number of lines, and the hash of the last."""
+        return len(self._hashes), self._hashes[-1] if self._hashes else EMPTY
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        return read_ledger(self.file)
 
     def append(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Sign and chain these entries, on the disk when this returns; all of them or none."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        lines, number, last = [], self._number, self._last
+        number, last = self.head
+        lines, hashes = [], []
         for entry in entries:
+            if _OURS & entry.keys() or (entry.get("kind") == "start" and number):
+                raise ValueError(f"an entry cannot bring {', '.join(sorted(_OURS))}, and only the first is a start")
             number += 1
-            body = {"number": number, "time": now, **entry, "previous": last}
-            last = _hash(body)
-            lines.append(_line({**body, "hash": last}))
-        self._write(b"".join(lines), f"{number} {last}\n")
-        self._number, self._last = number, last
-
-    def _write(self, lines: bytes, head: str) -> None:
-        """All or nothing: what a full disk cut short is taken back. Unbuffered, or closing would write the rest after all."""
-        with os.fdopen(os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0) as stream:
-            before = stream.seek(0, os.SEEK_END)
-            try:
-                rest = memoryview(lines)
-                while rest:
-                    rest = rest[stream.write(rest) :]
-                os.fsync(stream.fileno())
-                write_atomically(_head_file(self.file), head)
-            except OSError:
-                os.ftruncate(stream.fileno(), before)
-                raise
-
-
-def read_ledger(file: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a ledger, as they stand."""
-    try:
-        text = file.read_bytes()
-    except OSError as error:
-        raise BadInput(f"no ledger {file} ({error.strerror})") from error
-    for number, line in enumerate(text.split(b"\n"), 1):
-        if not line and number == text.count(b"\n") + 1:
+            line, last = signed_line({"number": number, "time": now, **entry, "previous": last}, self._key)
+            lines.append(line)
+            hashes.append(last)
+        if not lines:
             return
+        if (self.file.stat().st_size if self.file.exists() else 0) != self._size:
+            raise BadInput(f"{self.file} is not as this site left it: it was changed, or another process writes to it")
+        data, head = b"".join(lines), head_text(number, last, self._key)
+        append_whole(self.file, self._size, data, then=lambda: write_atomically(head_file(self.file), head))
+        self._hashes += hashes
+        self._size += len(data)
+
+    def take_receipt(self, receipt: Mapping[str, Any]) -> None:
+        """Keep a receipt of the server, or Rejected: not the server's, or for a line that is not here."""
         try:
-            entry = json.loads(line)
-        except ValueError:
-            entry = None
-        if not isinstance(entry, dict):
-            raise BadInput(f"{file}, line {number} cannot be read: the ledger was changed")
-        yield entry
-
-
-def verify(file: Path) -> int:
-    """How many lines the ledger has, or BadInput that names the first line that is not as it was written."""
-    previous, count = _FIRST, 0
-    for count, entry in enumerate(read_ledger(file), 1):
-        claimed = entry.pop("hash", None)
-        if entry.get("number") != count or entry.get("previous") != previous or claimed != _hash(entry):
-            raise BadInput(f"{file}, line {count} is not as it was written: the ledger was changed")
-        previous = claimed
-    number, last = _head(file)
-    if (number, last) != (count, previous) or file.read_bytes() != _rewritten(file):
-        raise BadInput(f"{file} ends after line {count}, but {number} lines were written: the ledger was changed")
-    return count
-
-
-def _mend(file: Path) -> None:
-    """A process that was killed while it wrote leaves lines that the head does not know, the last perhaps cut short."""
-    data = file.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    known = _head(file) if _head_file(file).exists() else (0, _FIRST)
-    if whole.count(b"\n") <= known[0] and whole == data:
-        return
-    if whole != data:
-        write_atomically(file, whole)
-        file.chmod(0o600)
-    entries = list(read_ledger(file))
-    at = entries[known[0] - 1].get("hash") if 0 < known[0] <= len(entries) else _FIRST
-    if entries and at == known[1]:
-        write_atomically(_head_file(file), f"{len(entries)} {entries[-1].get('hash')}\n")
-
-
-def _rewritten(file: Path) -> bytes:
-    return b"".join(_line(entry) for entry in read_ledger(file))
-
-
-def _head_file(file: Path) -> Path:
-    return file.with_name(file.name + ".head")
-
-
-def _head(file: Path) -> tuple[int, str]:
-    try:
-        number, last = _head_file(file).read_text().split()
-        return int(number), last
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{_head_file(file)}, which belongs to the ledger, cannot be read: the ledger was changed") from error
-
-
-def _line(entry: Mapping[str, Any]) -> bytes:
-    return json.dumps(entry, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
-
-
-def _hash(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_line(body)).hexdigest()
+            number, last = check_receipt(receipt, self._server_key, self._site)
+        except RefusedReply as bad:
+            raise Rejected(f"receipt: {bad}") from None
+        if number > len(self._hashes) or (number and self._hashes[number - 1] != last):
+            raise Rejected(f"receipt: the server has one for line {number} of this site's ledger, and there is no such line here")
+        if number > self._receipted:
+            line = receipt_line(receipt)
+            append_whole(receipts_file(self.file), self._receipts_size, line)
+            self._receipted, self._receipts_size = number, self._receipts_size + len(line)

@@ -5,21 +5,42 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 from unseen.errors import BadInput, nearest
-from unseen.payload import Carried, Kind
+from unseen.federation.study.study import Leaving
+from unseen.payload import OF_A_NETWORK, Carried, Kind
 
-__all__ = ["KINDS", "Policy", "Privacy", "Rejected", "read_policy"]
+__all__ = ["KINDS", "Policy", "Privacy", "Rejected", "StudyFacts", "read_policy"]
 
 KINDS: tuple[str, ...] = get_args(Kind)
+_CHOICES = {"scores": ("every-round", "last-round"), "studies": ("by-hand", "by-rule")}
 
 
 class Rejected(Exception):
     """A rule of the site forbids it. The text names the rule and is sent to the server."""
+
+
+@dataclass(frozen=True)
+class StudyFacts:
+    """What the rules look at: facts of a study that the site read or worked out itself, none of them a message's word."""
+
+    method: str
+    rounds: int
+    plan: Sequence[Leaving]
+    passed_on: frozenset[str]  # kinds that other sites get of this one's answers, one by one
+    exposures: Mapping[str, float]  # of the method, by name
+    known_clients: int  # training sites whose keys this site knows
+    trains: bool
+    samples: tuple[int, int]  # in training and validation
+    classes: Sequence[int]  # in each part, where there are classes
+
+    @property
+    def train_and_validation(self) -> int:
+        return self.samples[0] if self.trains else self.samples[1]
 
 
 @dataclass(frozen=True)
@@ -31,29 +52,82 @@ class Privacy:
     noise: float = 1.0  # standard deviation of the noise, in multiples of clip
     delta: float = 1e-5
     most_epsilon: float = 10.0
+    announced_samples: int = 100  # the number that is given wherever a count is asked for: chosen by the owner, so it tells nothing
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules of a site. As it stands: any method, but models and their changes, counts, plain numbers and scores only."""
+    """The rules of a site. As they stand: a person approves each study, any method may run, and models, their changes, counts, plain
+    numbers and scores may leave, none of which rests on a few images alone."""
 
+    studies: str = "by-hand"  # or "by-rule": a study that keeps these rules is approved by the site itself
+    most_studies: int = 20  # approved by rule over the same data
+    most_splits: int = 1  # ways to part the data into training and validation, over studies approved by rule
     methods: tuple[str, ...] = ("*",)
     kinds: tuple[str, ...] = ("model", "update", "control", "count", "number", "score")
+    networks: tuple[str, ...] = ("*",)  # whose weights may leave, by role: task, generator
+    others_see: tuple[str, ...] = ("model",)  # kinds that the server may pass on to other sites, one by one
     fields_that_grow: bool = False  # fields whose size grows with the data (one entry per image)
     most_megabytes_a_round: float = 1000.0
+    most_rounds: int = 1000
+    most_minutes: float = 120.0  # of computing for one answer
+    most_passes: float = 100.0  # through the data for one answer
     minimum_samples: int = 1
-    minimum_clients: int = 2  # in the federation's run, this one included
+    minimum_clients: int = 2  # that train and have signed the study, this one included
+    smallest_batch: int = 4
+    fewest_images: int = 16  # behind one trained answer
+    fewest_validation: int = 4  # images behind a score
+    fewest_classes: int = 2  # in the training and in the validation part
+    spectrum_reach: float = 0.1  # largest part of a side that a window of amplitudes may cover
+    images_per_spectrum: int = 8  # fewest images behind one spectrum
+    own_order: bool = False  # draw batches in an order that the server cannot know; results then differ from those of one process
     scores: str = "every-round"  # or "last-round": whether the global model's score leaves in every round
+    secure_sums: bool = False  # approve only studies whose models are summed under masks
     privacy: Privacy = field(default_factory=Privacy)
 
-    def check_run(self, method: str, samples: int, clients: int) -> None:
-        """Before any work is done."""
-        if "*" not in self.methods and method not in self.methods:
-            raise Rejected(f"methods: {method} is not among {', '.join(self.methods)}")
-        if samples < self.minimum_samples:
-            raise Rejected(f"minimum_samples: fewer than {self.minimum_samples}")
-        if clients < self.minimum_clients:
-            raise Rejected(f"minimum_clients: {clients} take part, {self.minimum_clients} are asked for")
+    def check_study(self, facts: StudyFacts) -> None:
+        """Before a study is approved, by whomever."""
+        for broken in self._broken_by(facts):
+            raise Rejected(broken)
+
+    def _broken_by(self, facts: StudyFacts) -> Iterator[str]:
+        if "*" not in self.methods and facts.method not in self.methods:
+            yield f"methods: {facts.method} is not among {', '.join(self.methods)}"
+        if facts.rounds > self.most_rounds:
+            yield f"most_rounds: {facts.rounds} rounds, at most {self.most_rounds}"
+        if facts.train_and_validation < self.minimum_samples:
+            yield f"minimum_samples: fewer than {self.minimum_samples}"
+        if facts.known_clients < self.minimum_clients:
+            yield f"minimum_clients: {facts.known_clients} sites that this one knows take part, {self.minimum_clients} are asked for"
+        if self.secure_sums and any(row.kind in OF_A_NETWORK and not row.summed for row in facts.plan):
+            yield "secure_sums: the study lets the server read single models"
+        for name, (least, most) in {
+            "spectrum_reach": (0.0, self.spectrum_reach),
+            "images_per_spectrum": (self.images_per_spectrum, 1e9),
+        }.items():
+            if name in facts.exposures and not least <= facts.exposures[name] <= most:
+                bound = f"at most {most:g}" if name == "spectrum_reach" else f"at least {least:g}"
+                yield f"{name}: {facts.exposures[name]:g}, {bound} is allowed"
+        if facts.exposures.get("images_per_direction", math.inf) < self.fewest_images:
+            yield "fewest_images: the perturbed model would tell the gradient of a few images; use direction = sample"
+        for row in facts.plan:
+            if row.kind == "nothing":
+                continue
+            if row.kind not in self.kinds:
+                yield f"kinds: {row.field} is a {row.kind}; only {', '.join(self.kinds)} may leave"
+            if row.kind in OF_A_NETWORK and "*" not in self.networks and row.role not in self.networks:
+                yield f"networks: {row.field} is of the network {row.role!r}; only {', '.join(self.networks)} may leave"
+            if row.grows and not self.fields_that_grow:
+                yield f"fields_that_grow: {row.field} grows with the data"
+        for kind in sorted(facts.passed_on - {*self.others_see}):
+            allowed = ", ".join(self.others_see) or "nothing"
+            yield f"others_see: other sites would get a {kind} of this site; only {allowed} may be passed on"
+        if facts.trains and facts.samples[0] < self.fewest_images:
+            yield f"fewest_images: fewer than {self.fewest_images} train"
+        if 0 < facts.samples[1] < self.fewest_validation:
+            yield f"fewest_validation: the validation part has fewer than {self.fewest_validation} images; raise `validation`"
+        if any(0 < classes < self.fewest_classes for classes in facts.classes):
+            yield f"fewest_classes: a part has fewer than {self.fewest_classes} classes"
 
     def check_score(self, last_round: bool) -> None:
         if self.scores == "last-round" and not last_round:
@@ -85,11 +159,17 @@ def read_policy(file: Path | None) -> Policy:
     privacy = _read(Privacy, values.pop("privacy", {}), "privacy.", problems)
     policy: Policy = _read(Policy, values, "", problems)
     problems += [f"kinds: no kind {k!r}{nearest(str(k), KINDS)}" for k in policy.kinds if k not in KINDS]
-    if policy.scores not in ("every-round", "last-round"):
-        problems.append(f"scores is {policy.scores!r}; expected 'every-round' or 'last-round'")
-    numbers = (privacy.clip, privacy.noise, privacy.most_epsilon)
-    if not (all(0 < number < math.inf for number in numbers) and 0 < privacy.delta < 1):
-        problems.append("privacy: expected finite clip > 0, noise > 0 and most_epsilon > 0, and 0 < delta < 1")
+    problems += [f"others_see: no kind {k!r}{nearest(str(k), KINDS)}" for k in policy.others_see if k not in KINDS]
+    for rule, choices in _CHOICES.items():
+        if getattr(policy, rule) not in choices:
+            problems.append(f"{rule} is {getattr(policy, rule)!r}; expected {' or '.join(map(repr, choices))}")
+    for name, value in vars(policy).items():
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
+            problems.append(f"{name} is {value}; expected a finite number from 0")
+    sensible = 1e-30 <= privacy.clip <= 1e30 and 1e-6 <= privacy.noise <= 1e6 and 0 < privacy.most_epsilon < math.inf
+    if not (sensible and 0 < privacy.delta < 1 and privacy.announced_samples >= 1):
+        expected = "clip from 1e-30 to 1e30, noise from 1e-6 to 1e6, a finite most_epsilon > 0, 0 < delta < 1 and announced_samples >= 1"
+        problems.append(f"privacy: expected {expected}")
     if problems:
         raise BadInput([f"{file}: {problem}" for problem in problems])
     return dataclasses.replace(policy, privacy=privacy)

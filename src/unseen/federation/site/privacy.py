@@ -1,125 +1,102 @@
-"""Clipping and Gaussian noise at the site, and how much privacy was spent.
+"""Clipping and Gaussian noise at the site, on everything that leaves it.
 
-One answer is one use of the Gaussian mechanism with noise multiplier z (standard deviation z times the clipping norm) on all of
-the site's data. Opacus's accountant adds up the Renyi divergences of all answers, whatever the noise of each, and turns
-them into an epsilon. It is imported only where a policy switches privacy on.
+The unit of protection is the site: an answer over its data, against one over any other data altogether. All that an answer changes
+is clipped to an L2 norm of at most `clip`, so two such answers lie at most 2 clip apart. That is the sensitivity. The noise has a
+standard deviation of `noise` times `clip`, half as many times the sensitivity, and the budget counts it so.
 
-The unit of protection is the site: what an answer would be with other data altogether. Noise comes from the operating system's
-randomness, not from the run's seed, which the server knows.
+What an answer looks like must not tell of the data either. Counts of samples leave as a number that the site's owner chose, metrics
+under the same names every time, and fields whose size grows with the data do not leave.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import secrets
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from unseen.errors import BadInput
+from unseen.codec import hints_of, without_none
+from unseen.errors import RefusedReply
+from unseen.federation.site.noise import GridNoise
 from unseen.federation.site.policy import Privacy, Rejected
-from unseen.files import write_atomically
-from unseen.payload import Payload, bases, declarations, is_by_name
+from unseen.payload import Payload, bases, declarations, is_by_name, refuse_unusable
 
-__all__ = ["Accountant", "epsilon", "privatised"]
+__all__ = ["privatised"]
 
-Spent = tuple[float, int]  # noise multiplier, and how many answers left with it
-# Renyi orders to choose the best from. Opacus's own end at 63, which is too early for much noise.
-_ORDERS = [1 + 10 ** (k / 20) for k in range(-60, 101)]
+_AT_ONCE = 2**18  # numbers
+_ROOM = 1 + 2.0**-20  # for what float64 rounds while a norm is added up: at most 2^-53 for each of up to 2^32 numbers
 
 
-def epsilon(history: Sequence[Spent], delta: float) -> float:
-    """What answers with these noise multipliers spend together.
-
-    >>> round(epsilon([(1.0, 1)], 1e-5), 2), epsilon([], 1e-5), epsilon([(0.0, 1)], 1e-5)
-    (4.73, 0.0, inf)
-    """
-    accountant = _opacus().RDPAccountant()
-    accountant.history = [(noise, 1.0, answers) for noise, answers in history if answers]
-    if not accountant.history:
-        return 0.0
-    if any(noise == 0 for noise, _, _ in accountant.history):
-        return math.inf
-    return float(accountant.get_epsilon(delta, alphas=_ORDERS))
-
-
-def _opacus() -> Any:
-    try:
-        import opacus.accountants
-    except ImportError:
-        raise BadInput("the policy switches privacy on, which needs opacus; run: pip install 'unseen[privacy]'") from None
-    return opacus.accountants
-
-
-class Accountant:
-    """Counts a site's answers by their noise, over all runs, on its disk."""
-
-    def __init__(self, privacy: Privacy, file: Path) -> None:
-        self._privacy, self._file = privacy, file
-        self._history = _read(file) if file.exists() else []
-        if privacy.on:
-            _opacus()
-
-    def refuse_overspent(self) -> None:
-        """Before the work is done: one more answer must not exceed what the policy allows."""
-        total = epsilon(self._with_one_more(), self._privacy.delta)
-        if total > self._privacy.most_epsilon:
-            raise Rejected(f"privacy: epsilon would be {total:.2f}, at most {self._privacy.most_epsilon:g} may be spent")
-
-    def spend(self) -> float:
-        """Note one more answer before it leaves; the epsilon of all answers so far."""
-        history = self._with_one_more()
-        write_atomically(self._file, json.dumps({"answers": [{"noise": noise, "number": number} for noise, number in history]}))
-        self._history = history
-        return epsilon(history, self._privacy.delta)
-
-    def _with_one_more(self) -> list[Spent]:
-        numbers = dict(self._history)
-        numbers[self._privacy.noise] = numbers.get(self._privacy.noise, 0) + 1
-        return list(numbers.items())
-
-
-def _read(file: Path) -> list[Spent]:
-    """A site that cannot tell what it spent spends no more."""
-    try:
-        history = [(float(one["noise"]), int(one["number"])) for one in json.loads(file.read_text())["answers"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{file}, which tells how much privacy was spent, cannot be read ({type(error).__name__})") from error
-    if not all(noise >= 0 and number >= 0 for noise, number in history):
-        raise BadInput(f"{file}, which tells how much privacy was spent, holds a negative number")
-    return history
-
-
-def privatised(up: Payload, down: Payload, privacy: Privacy) -> Payload:
-    """An answer whose difference from the question, all fields together, is clipped and noised.
+def privatised(up: Payload, down: Payload, privacy: Privacy, metrics: Collection[str] = ()) -> Payload:
+    """An answer whose difference from the question, all fields together, is clipped and noised. Rejected if that cannot be done.
 
     A model is compared with the weights in the question that it declares it was trained from; everything else is itself the
-    difference. Integer buffers of a model stay what they were in the question. Counts of samples leave as they are: they are on the
-    site's card already. Text is refused.
+    difference. Integer buffers of a model stay what they were in the question. `metrics` are the names of the task's metrics: all of
+    them leave, and no others; one that is missing here is 0 before the noise.
     """
-    rng = torch.Generator().manual_seed(secrets.randbits(63))
-    texts = [name for name, told in declarations(type(up)).items() if told.kind == "text" and getattr(up, name) is not None]
-    if texts:
-        raise Rejected(f"privacy: {texts[0]} is text, to which no noise can be added")
+    if not (privacy.noise >= 1e-6 and 1e-30 <= privacy.clip * privacy.noise <= 1e36):
+        raise Rejected(f"privacy: noise of {privacy.noise:g} times a clip of {privacy.clip:g} is out of range")
+    _refuse_what_noise_cannot_hide(up)
+    _refuse_not_finite(down, "question")
+    _refuse_not_finite(up, "answer")
     based = bases(type(down), type(up))
+    counts = [name for name, told in declarations(type(up)).items() if told.kind == "count" and getattr(up, name) is not None]
+    announced = dict.fromkeys(counts, privacy.announced_samples)
+    up = dataclasses.replace(cast(Any, up), **announced, **_same_names(up, down, based, metrics))
     fields = {name: told for name, told in declarations(type(up)).items() if told.kind not in ("count", "text")}
     versions = [name for name, told in fields.items() if told.kind == "model" and name in based]
     starts = {name: _start(up, name, down, based[name]) for name in versions}
-    flat = [change for name in fields for change in _changes(getattr(up, name), starts.get(name))]
-    norm = math.sqrt(sum(float(t.double().square().sum()) for t in flat))
-    factor = min(1.0, privacy.clip / norm) if norm > 0 else 1.0
+    clipped = _clip(lambda: (part for name in fields for part in _changes(name, getattr(up, name), starts.get(name))), privacy.clip)
+    noise = GridNoise(math.nextafter(privacy.noise * privacy.clip, math.inf))
 
-    def noisy(change: Tensor) -> Tensor:
-        noise = torch.randn(change.shape, generator=rng, dtype=torch.float64) * (privacy.noise * privacy.clip)
-        return (change.double() * factor + noise).to(change.dtype)
+    def noisy(value: Tensor, start: Tensor | None) -> Tensor:
+        """In parts, so that no more than one is held in double precision."""
+        result = torch.empty(value.shape, dtype=value.dtype)
+        flat, begin = result.view(-1), 0
+        for change in _parts(value, start):
+            private = torch.from_numpy(noise.added_to(clipped(change)))
+            if start is not None:
+                private += start.detach().reshape(-1)[begin : begin + len(private)].cpu().double()
+            flat[begin : begin + len(private)] = private.to(value.dtype)
+            begin += len(private)
+        return result.to(value.device)
 
     private: Payload = dataclasses.replace(cast(Any, up), **{name: _rebuilt(getattr(up, name), starts.get(name), noisy) for name in fields})
     return private
+
+
+def _refuse_what_noise_cannot_hide(up: Payload) -> None:
+    for name, told in declarations(type(up)).items():
+        if getattr(up, name) is not None and told.kind == "text":
+            raise Rejected(f"privacy: {name} is text, to which no noise can be added")
+        if getattr(up, name) is not None and told.grows:
+            raise Rejected(f"privacy: {name} grows with the data, so its size would tell of them")
+
+
+def _refuse_not_finite(payload: Payload, what: str) -> None:
+    try:
+        refuse_unusable(payload, type(payload))
+    except RefusedReply as refusal:
+        raise Rejected(f"privacy: the {what}'s {refusal}") from None
+
+
+def _same_names(up: Payload, down: Payload, based: dict[str, str], metrics: Collection[str]) -> dict[str, dict[str, float]]:
+    """Numbers by name: those that the question asks about, else the task's metrics."""
+    fixed = {}
+    for name, told in declarations(type(up)).items():
+        value = getattr(up, name)
+        if value is None or without_none(hints_of(type(up))[name])[0] != dict[str, float]:
+            continue
+        names = getattr(down, based[name]) if name in based else metrics if metrics and told.kind == "score" else None
+        if not isinstance(names, Collection):
+            raise Rejected(f"privacy: nobody fixed the names of the numbers in {name}, so they could tell of the data")
+        fixed[name] = {key: value.get(key, 0.0) for key in names}
+    return fixed
 
 
 def _start(up: Payload, name: str, down: Payload, base: str) -> Any:
@@ -130,32 +107,60 @@ def _start(up: Payload, name: str, down: Payload, base: str) -> Any:
     return {key: start.get(key) if is_by_name(type(down), base) else start for key in value}
 
 
-def _changes(value: Any, start: Any) -> Iterator[Tensor]:
+def _clip(changes: Callable[[], Iterator[NDArray[np.float64]]], clip: float) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """What makes all changes together no longer than `clip`. They are looked at twice; neither a sum nor a quotient can run over."""
+    largest = float(np.max([np.abs(change).max() for change in changes()], initial=0.0))  # NaN if one is, unlike Python's max
+    if not math.isfinite(largest):
+        raise Rejected("privacy: the answer's difference from the question is not finite")
+    if largest == 0:
+        return lambda change: change
+    length = math.sqrt(sum(float(np.square(change / largest).sum()) for change in changes()))  # with the largest as 1
+    limit = clip / (length * _ROOM)
+    return lambda change: change if largest <= limit else change / largest * limit
+
+
+def _changes(name: str, value: Any, start: Any) -> Iterator[NDArray[np.float64]]:
     """Every number of a field that is clipped and noised, as the difference from where it started."""
     if isinstance(value, Tensor):
+        if start is not None and (value.shape, value.is_floating_point()) != (start.shape, start.is_floating_point()):
+            raise Rejected(f"privacy: {name} has not the shapes and types of what it was trained from")
         if value.is_floating_point():
-            yield value if start is None else value - start
+            yield from _parts(value, start)
     elif isinstance(value, dict):
+        if start is not None and not value.keys() <= start.keys():
+            raise Rejected(f"privacy: {name} has not the entries of what it was trained from")
         for key, inner in value.items():
-            yield from _changes(inner, None if start is None else start[key])
-    elif isinstance(value, list):
-        yield torch.tensor(value, dtype=torch.float64)
-    elif isinstance(value, int | float):
-        yield torch.tensor(float(value), dtype=torch.float64)
+            yield from _changes(name, inner, None if start is None else start[key])
+    elif isinstance(value, list | int | float) and value != []:
+        yield from _parts(_tensor(name, value), None)
 
 
-def _rebuilt(value: Any, start: Any, noisy: Callable[[Tensor], Tensor]) -> Any:
+def _parts(value: Tensor, start: Tensor | None) -> Iterator[NDArray[np.float64]]:
+    """The differences of a tensor's numbers from where they started, some at a time."""
+    flat, before = value.detach().reshape(-1), None if start is None else start.detach().reshape(-1)
+    for begin in range(0, len(flat), _AT_ONCE):
+        part = flat[begin : begin + _AT_ONCE].cpu().double()
+        yield (part if before is None else part - before[begin : begin + _AT_ONCE].cpu().double()).numpy()
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    try:
+        return torch.tensor(value, dtype=torch.float64).reshape(-1)
+    except (OverflowError, RuntimeError):
+        raise Rejected(f"privacy: {name} is larger than any number that is taken") from None
+
+
+def _rebuilt(value: Any, start: Any, noisy: Callable[[Tensor, Tensor | None], Tensor]) -> Any:
     """The field with every difference made noisy. An integer tensor is its start's, or zero where there is none."""
     if isinstance(value, Tensor):
         if not value.is_floating_point():
             return torch.zeros_like(value) if start is None else start.clone()
-        return noisy(value) if start is None else start + noisy(value - start)
+        return noisy(value, start)
     if isinstance(value, dict):
         return {key: _rebuilt(inner, None if start is None else start[key], noisy) for key, inner in value.items()}
     if isinstance(value, list):
-        return noisy(torch.tensor(value, dtype=torch.float64)).tolist()
-    if isinstance(value, float):
-        return float(noisy(torch.tensor(value, dtype=torch.float64)))
-    if isinstance(value, int):
-        return round(float(noisy(torch.tensor(float(value), dtype=torch.float64))))
+        return noisy(torch.tensor(value, dtype=torch.float64), None).tolist()
+    if isinstance(value, float | int):
+        private = noisy(torch.tensor([value], dtype=torch.float64), None).item()
+        return round(private) if isinstance(value, int) else private
     return value

@@ -19,7 +19,7 @@ from unseen.engines.frames import answer_stream, read_frame, write_frame
 from unseen.errors import BadInput
 from unseen.federation.kits import open_kit
 from unseen.federation.messages import SignedMessage
-from unseen.federation.site.policy import read_policy
+from unseen.federation.site.policy import Rejected, read_policy
 from unseen.federation.site.responder import Responder
 
 __all__ = ["main", "site_data"]
@@ -44,7 +44,19 @@ def _set_up(settings: dict[str, Any]) -> tuple[Responder, dict[str, Any]]:
         raise BadInput([f"the data: {finding.message}" for finding in report.errors])
     policy = read_policy(Path(settings["policy"]) if settings["policy"] else None)
     responder = Responder(kit, dataset, policy, folder, settings["evaluates"], settings["device"])
-    return responder, {"samples": len(dataset.domains[0]), "warnings": [finding.message for finding in report.warnings]}
+    try:
+        approved = [responder.approve(_file(name)) for name in settings["approve"]]
+    except Rejected as refusal:
+        raise BadInput(f"this site's own rules forbid the study: {refusal}") from refusal
+    warnings = [finding.message for finding in report.warnings]
+    return responder, {"samples": len(dataset.domains[0]), "warnings": warnings, "approved": approved}
+
+
+def _file(name: str) -> bytes:
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise BadInput(f"no study {name} ({error.strerror})") from error
 
 
 def main() -> None:

@@ -1,17 +1,19 @@
-"""The responder of a site: opens a question, does the work, and lets an answer out only as far as the site's policy goes.
+"""The responder of a site: opens a question, does the work, and lets an answer out only as far as study and policy go.
 
-Nothing of a question is trusted before its signature is checked, and no name in it becomes a path unless it has the exact form
-of the names this site gave itself.
+Nothing of a question is trusted before its signature is checked. A question names a study that this site approved and a place in it; every
+fact about the run is read from that study. No name in a question becomes a path unless it has the exact form of the names this site
+gave itself.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import hashlib
 import json
 import logging
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,62 +21,45 @@ import torch
 
 from unseen.codec import CodecError, hints_of, tensors_in
 from unseen.data.domain import DomainDataset
+from unseen.engines.checking import Checker
+from unseen.engines.cohort import SCORING_ASK
 from unseen.engines.tasks import Place, TaskRunner, find_task
 from unseen.errors import BadInput, RefusedReply
-from unseen.experiment import read_experiment
 from unseen.federation.cards import as_agreed, card_of, site_world
 from unseen.federation.kits import Kit
-from unseen.federation.messages import Message, SignedMessage, open_message, sign
-from unseen.federation.site.ledger import Ledger, read_ledger
+from unseen.federation.messages import Message, SignedMessage, open_message, question_id, sign
+from unseen.federation.site.approving import Approver, experiment_of
+from unseen.federation.site.bounds import BoundedClient, TimeLimit
+from unseen.federation.site.budget import Budget
+from unseen.federation.site.ledger import Ledger
 from unseen.federation.site.policy import Policy, Rejected
-from unseen.federation.site.privacy import Accountant, privatised
-from unseen.federation.site.same_data import refuse_other_data
+from unseen.federation.site.privacy import privatised
+from unseen.federation.site.same_data import content_hash, refuse_other_data
+from unseen.federation.site.studies import HeldStudy, SiteStudies
+from unseen.federation.site.summing import LAST_STEP, WORDS, SumStep, taking_part_in
+from unseen.federation.study.approvals import read_approvals
+from unseen.federation.study.rehearsal import hash_of_state
+from unseen.federation.study.study import phase_of
+from unseen.federation.sums.site import STEPS
 from unseen.method import task_types
-from unseen.methods import METHODS
-from unseen.own_code import names_code, texts_in
-from unseen.payload import OF_A_NETWORK, Declaration, Payload, carried, declarations
+from unseen.payload import OF_A_NETWORK, Declaration, Payload, carried, declarations, refuse_unusable
 from unseen.runs.memory import FILE_OF_MEMORY, MemoryStore
 
 __all__ = ["Responder"]
 
 log = logging.getLogger("unseen.site")
 _MOST_BYTES = 2**31 - 1
-_RUN, _NONCE = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{32}")
-_TASK = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?")
-_SCORE = "scoring.score"
-
-
-@dataclasses.dataclass(frozen=True)
-class _Question:
-    """A question whose every entry is of its kind."""
-
-    run: str
-    task: str
-    place: Place
-    last: bool
-    clients: int
-    experiment: dict[str, Any]
-    schema: dict[str, Any]
-    versions: dict[str, str]
-    keep: list[str]
-
-    @classmethod
-    def read(cls, header: Mapping[str, Any]) -> _Question:
-        kinds = {"run": str, "task": str, "round": int, "ask": int, "last": bool, "clients": int}
-        kinds |= {"experiment": dict, "schema": dict, "versions": dict, "keep": list}
-        for key, kind in kinds.items():
-            if type(header.get(key)) is not kind:
-                raise Rejected(f"question: {key} is missing or of another kind")
-        files = [*header["versions"].values(), *header["keep"]]
-        if not all(isinstance(file, str) and FILE_OF_MEMORY.fullmatch(file) for file in files):
-            raise Rejected("question: names a memory in a way that is not taken")
-        if not (_RUN.fullmatch(header["run"]) and _TASK.fullmatch(header["task"])):
-            raise Rejected("question: the name of the run or of the task is not taken")
-        if not (0 <= header["round"] < 10**6 and -1 <= header["ask"] < 1000):
-            raise Rejected("question: the round or the number of the ask is out of range")
-        place = Place(header["round"], header["ask"])
-        rest = {key: header[key] for key in kinds if key not in ("round", "ask")}
-        return cls(place=place, **rest)
+_MOST_HELLOS = 1000
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_COMMON = {"federation", "to", "task", "receipt"}
+_ENTRIES = {  # what a question of each kind has, beside what all have
+    "hello": {"nonce"},
+    "begin": {"study"},
+    "agreed": {"study"},
+    "ask": {"study", "round", "ask", "step", "versions"},
+}
+_Work = Callable[[bytes], tuple[Payload, Payload, dict[str, str]]]
+_SMALL = 8192  # bytes that numbers may take beyond what the rehearsal saw
 
 
 class Responder:
@@ -86,158 +71,300 @@ class Responder:
         self._kit, self._dataset, self._policy, self._folder = kit, dataset, policy, folder
         self._evaluates, self._device = evaluates, device
         self._key = kit.signing
-        self._ledger = Ledger(folder / "ledger.jsonl")
-        asked = [e["question"] for e in read_ledger(self._ledger.file)] if self._ledger.file.exists() else []
-        self._seen = set(asked) - set(asked[-1:])  # the answer to the last one may have been lost with the process that gave it
-        self._last: tuple[SignedMessage, SignedMessage] | None = None
-        self._accountant = Accountant(policy.privacy, folder / "privacy.json")
+        self._ledger = Ledger(
+            folder / "ledger.jsonl", kit.signing, kit.server_key, kit.client, federation=kit.federation, earlier=kit.earlier
+        )
+        self._data = content_hash(dataset, folder / "data.json")
+        self._budget = Budget(policy.privacy, self._data, self._spent())
+        self._studies = SiteStudies(folder, kit.members)
+        self._approver = Approver(kit, dataset, policy, self._studies, self._ledger, self._data, evaluates)
         self._runner: tuple[str, TaskRunner] | None = None
-        self._round: tuple[str, int] = ("", -1)  # of which `_left` counts the bytes
-        self._left = 0
+        self._clock = TimeLimit()
+        self._hellos = 0
+
+    def _spent(self) -> list[tuple[float, int]]:
+        """How many answers over these data left with which noise, as the ledger has it."""
+        noises: dict[str, float] = {entry["question"]: float(entry["noise"]) for entry in self._ledger.entries()
+                                    if entry.get("data") == self._data and "noise" in entry}  # fmt: skip
+        return [(noise, [*noises.values()].count(noise)) for noise in sorted({*noises.values()})]
+
+    def approve(self, signed_study: bytes) -> str:
+        """A person at this site approves a study; returns its name."""
+        return self._approver.approve(signed_study, by_hand=True).study.digest
 
     def answer(self, signed: SignedMessage) -> SignedMessage:
-        """The site's answer, whatever the question: the work done, or a refusal that names its rule.
-
-        An answer that was lost on its way is asked for with the very same message, and is then given again as it was.
-        """
-        if self._last is None or self._last[0] != signed:
-            self._last = signed, self._answer(signed)
-        return self._last[1]
-
-    def _answer(self, signed: SignedMessage) -> SignedMessage:
-        header: dict[str, Any] = {}
-        payload = b""
+        """The site's answer, whatever the question: the work done, or a refusal that names its rule."""
         try:
             message = open_message(signed, self._kit.server_key, "question", _MOST_BYTES)
-            header = message.header
-            self._refuse_stray(header)
-            outcome, payload = self._hello(header) if header.get("task") == "hello" else self._work(message)
+            self._refuse_stray(message.header)
+        except (Rejected, RefusedReply) as refusal:
+            return self._signed({"question": "", "status": "refused", "reason": str(refusal)})
+        question = question_id(message)
+        try:
+            if isinstance(receipt := message.header.get("receipt"), dict):
+                self._ledger.take_receipt(receipt)
+            return self._answered(message, question)
         except (Rejected, RefusedReply, BadInput) as refusal:
             log.warning("refused: %s", refusal)
+            self._note_refusal(message.header, question, str(refusal))
             outcome = {"status": "refused", "reason": str(refusal)}
         except OSError as error:
             log.exception("failed")
             outcome = {"status": "failed", "reason": f"the disk: {error.strerror}"}
         except Exception as error:  # what went wrong may tell of the data, so only its kind leaves
             log.exception("failed")
-            outcome = {"status": "failed", "reason": type(error).__name__}
-        echo = {key: header.get(key) if isinstance(header.get(key), str) else "" for key in ("nonce", "run")}
-        reply = {"federation": self._kit.federation, "from": self._kit.client, **echo, "reason": "", "staged": {}, **outcome}
-        return sign(Message(reply, payload), self._key, "answer")
+            outcome = {"status": "failed", "reason": "an error" if self._policy.privacy.on else type(error).__name__}
+        return self._signed({"question": question, **outcome})
+
+    def _answered(self, message: Message, question: str) -> SignedMessage:
+        match message.header["task"]:
+            case "hello":
+                return self._signed({"question": question, "status": "ok", "card": self._hello(question)})
+            case "begin":
+                held = self._approver.begin(_digest(message.header), message.payload)
+                return self._signed({"question": question, "status": "ok", "approval": held.approval.plain()})
+            case "agreed":
+                self._agree(self._held(message.header), message.payload)
+                return self._signed({"question": question, "status": "ok"})
+            case _:
+                return self._work(message, question)
+
+    def _signed(self, header: Mapping[str, Any], payload: bytes = b"") -> SignedMessage:
+        common = {"federation": self._kit.federation, "from": self._kit.client, "reason": "", "ledger": list(self._ledger.head)}
+        return sign(Message({**common, **header}, payload), self._key, "answer")
 
     def _refuse_stray(self, header: Mapping[str, Any]) -> None:
-        nonce = header.get("nonce")
+        """A question for this site, with the entries of its kind and no others."""
         if header.get("federation") != self._kit.federation or header.get("to") != self._kit.client:
             raise Rejected("question: meant for another site or federation")
-        if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce) or nonce in self._seen:
-            raise Rejected("question: was asked before")
-        self._seen.add(nonce)
+        task = header.get("task")
+        if not isinstance(task, str) or task not in _ENTRIES or (header.keys() | {"receipt"}) != _ENTRIES[task] | _COMMON:
+            raise Rejected("question: it has other entries than a question has")
 
-    def _hello(self, header: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
-        seed, share = header.get("seed"), header.get("validation")
-        if type(seed) is not int or not isinstance(share, int | float) or not 0 <= share < 1:
-            raise Rejected("question: seed or validation is missing or out of range")
-        card = card_of(self._dataset, self._evaluates, seed, float(share))
-        self._ledger.append([_entry(header, "hello", Place(0, 0), "card", "count", [], json.dumps(card).encode())])
-        return {"status": "ok", "card": card}, b""
+    def _note_refusal(self, header: Mapping[str, Any], question: str, reason: str) -> None:
+        study = header.get("study") if isinstance(header.get("study"), str) else ""
+        entry = {"kind": "refusal", "study": study, "question": question, "task": header.get("task"), "reason": reason[:500]}
+        with contextlib.suppress(OSError):  # a refusal lets nothing out, so a full disk need not keep it back
+            self._ledger.append([entry])
 
-    def _work(self, message: Message) -> tuple[dict[str, Any], bytes]:
-        question = _Question.read(message.header)
-        runner = self._runner_for(question)
-        self._refuse_by_rule(question, runner)
-        memory = self._memory(question)
-        task = _find(question.task, runner)
-        down_type, _ = task_types(task)
+    def _hello(self, question: str) -> dict[str, Any]:
+        self._hellos += 1
+        if self._hellos > _MOST_HELLOS:
+            raise Rejected("hello: it was asked too often")
+        card = card_of(self._dataset, self._evaluates)
+        data = json.dumps(card).encode()
+        self._ledger.append(
+            [{"question": question, "task": "hello", "field": "card", "kind": "text", "bytes": len(data), "sha256": _hash(data)}]
+        )
+        return card
+
+    def _held(self, header: Mapping[str, Any]) -> HeldStudy:
+        held = self._studies.get(_digest(header))
+        if held is None:
+            raise Rejected("study: this site has not approved it")
+        return held
+
+    def _agree(self, held: HeldStudy, payload: bytes) -> None:
         try:
-            down = down_type.from_bytes(message.payload)
-        except (CodecError, ValueError, TypeError) as error:
-            raise Rejected(f"question: its payload is no {down_type.__name__}") from error
-        up, staged = runner.run(task, down, self._kit.client, question.place, memory)
-        spent = 0.0
-        if self._policy.privacy.on:
-            up, spent = privatised(up, down, self._policy.privacy), self._accountant.spend()
-        payload = self._let_out(message.header, question, up)
-        log.info("round %d: %s answered, %d bytes", question.place.round, question.task, len(payload))
-        return {"status": "ok", "staged": staged, **({"epsilon": spent} if self._policy.privacy.on else {})}, payload
+            approvals = read_approvals(json.loads(payload), held.study)
+        except (ValueError, RecursionError) as error:
+            raise Rejected(f"study: {error if isinstance(error, BadInput) else 'the approvals cannot be read'}") from error
+        if self._kit.client not in approvals:
+            raise Rejected("study: this site's own approval is missing among those of the others")
+        self._approver.refuse_too_few(held.study, approvals)
+        held.agree(approvals)
 
-    def _refuse_by_rule(self, question: _Question, runner: TaskRunner) -> None:
-        holding = runner.world.holdings.get(self._kit.client)
-        samples = len(holding.train) if holding is not None else len(self._dataset.domains[0])
-        self._policy.check_run(question.experiment.get("method", ""), samples, question.clients)
-        if question.task == _SCORE:
-            self._policy.check_score(question.last)
-        elif self._evaluates:
+    def _work(self, message: Message, question: str) -> SignedMessage:
+        held, header = self._held(message.header), message.header
+        place, step = _place(header)
+        if not held.agreed:
+            raise Rejected("study: who else approved it has not been told")
+        self._approver.check(held)
+        self._refuse_unplanned(held, place, step)
+        given = held.open_place(place, step, question)
+        if given is not None:
+            return self._signed(given.header, given.payload)
+        runner = self._runner_for(held)
+        memory = self._memory(held, place, header["versions"])
+        if step in (0, WORDS):
+            self._budget.refuse_overspent()
+        work = partial(self._work_done, held, place, runner, memory)
+        if step == 0:
+            _, up, staged = work(message.payload)
+            entries = self._entries(held, place, question, up)
+            return self._let_out(held, place, step, question, entries, up.to_bytes(), staged)
+        return self._one_step(held, place, step, question, message.payload, work, runner)
+
+    def _work_done(
+        self, held: HeldStudy, place: Place, runner: TaskRunner, memory: MemoryStore, payload: bytes
+    ) -> tuple[Payload, Payload, dict[str, str]]:
+        """The question, the answer to it with noise where the policy has it, and the memories that were staged."""
+        path = held.study.task_at(place.round, place.ask)
+        assert path is not None
+        task = find_task(path, runner.world.experiment.method)
+        down = self._down(held, place, task_types(task)[0], payload)
+        self._clock.start(self._policy.most_minutes)
+        up, staged = runner.run(task, down, self._kit.client, place, memory)
+        refuse_unusable(up, type(up))
+        if self._policy.privacy.on:
+            told = runner.world.dataset.task
+            names = [*told.metrics, *([told.own_metric.name] if told.own_metric else [])]
+            up = privatised(up, down, self._policy.privacy, names)
+            up = Checker(runner.world).clamped(up, self._policy.privacy.announced_samples)  # noise gives accuracies beyond 1
+        return down, up, staged
+
+    def _one_step(
+        self, held: HeldStudy, place: Place, step: int, question: str, payload: bytes, work: _Work, runner: TaskRunner
+    ) -> SignedMessage:
+        """One step of a secure sum. The third brings the answer, under masks."""
+        summing, staged, entries = SumStep(held, place, self._kit.client, self._key), dict[str, str](), list[dict[str, Any]]()
+        if step == WORDS:
+            size = int.from_bytes(payload[:8], "little")
+            content, asked = payload[8 : 8 + size], payload[8 + size :]
+
+            def answered() -> tuple[Payload, Payload]:
+                down, up, written = work(asked)
+                staged.update(written)
+                entries.extend(self._entries(held, place, question, up))
+                return down, up
+
+            answer = summing.masked(content, asked, answered, runner.world.entries)
+        else:
+            answer = summing.answer(step, payload)
+            about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask, "field": STEPS[step]}
+            entries.append({**about, "kind": "sum", "bytes": len(answer), "sha256": _hash(answer)})
+        signed = self._let_out(held, place, step, question, entries, answer, staged)
+        if step == LAST_STEP:
+            summing.forget()
+        return signed
+
+    def _refuse_unplanned(self, held: HeldStudy, place: Place, step: int) -> None:
+        """A place that the study has, for this site."""
+        study = held.study
+        if study.task_at(place.round, place.ask) is None or (place.round == 0 and place.ask == SCORING_ASK):
+            raise Rejected("study: it has no question at this place")
+        if not (1 <= step <= LAST_STEP if study.is_summed(place.round, place.ask) else step == 0):
+            raise Rejected("study: the answers here are summed" if step == 0 else "study: it has no such step at this place")
+        if place.ask == SCORING_ASK:
+            self._policy.check_score(place.round == study.rounds)
+            return
+        if self._evaluates:
             raise Rejected("evaluate-only: the data of this site do not train")
-        if self._policy.privacy.on:
-            self._accountant.refuse_overspent()
+        if self._kit.client not in taking_part_in(held, place.round):
+            raise Rejected(f"study: this site does not take part in round {place.round}")
 
-    def _runner_for(self, question: _Question) -> TaskRunner:
-        """The world of this experiment, made once: data and networks stay in memory between questions."""
-        key = json.dumps([{**question.experiment, "rounds": 0}, question.schema], sort_keys=True)
-        if self._runner is None or self._runner[0] != key:
-            _refuse_own_code(question)
-            if question.experiment.get("method") not in METHODS:
-                raise Rejected("methods: only methods that are installed here run here")
-            values = {**question.experiment, "data": "elsewhere", "device": self._device, "weights": None, "preset": None}
-            experiment = dataclasses.replace(read_experiment(values), data=as_agreed(self._dataset, question.schema))
-            self._runner = key, TaskRunner(site_world(experiment, as_agreed(self._dataset, question.schema), self._evaluates))
+    def _runner_for(self, held: HeldStudy) -> TaskRunner:
+        """The world of this study, made once: data and networks stay in memory between questions."""
+        if self._runner is None or self._runner[0] != held.study.digest:
+            dataset = as_agreed(self._dataset, held.study.schema)
+            experiment = experiment_of(held.study, dataset, self._device)
+            runner = TaskRunner(site_world(experiment, dataset, self._evaluates))
+            runner.client = partial(BoundedClient, self._policy, self._clock)
+            if self._policy.own_order:
+                runner.secret = (self._approver.secret_order(),)
+            self._runner = held.study.digest, runner
         return self._runner[1]
 
-    def _memory(self, question: _Question) -> MemoryStore:
-        """The memories of this run, as far as they count; versions that no checkpoint needs are thrown away."""
-        folder = self._folder / "memory" / question.run
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        refuse_other_data(self._dataset, folder / "data.json")
-        memory = MemoryStore(folder)
-        memory.versions = {self._kit.client: question.versions}
-        lost = [kind for kind, file in question.versions.items() if not memory.holds(file)]
+    def _memory(self, held: HeldStudy, place: Place, versions: dict[str, str]) -> MemoryStore:
+        """The memories of this study, as far as they count; versions that no checkpoint needs are thrown away."""
+        held.memory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        refuse_other_data(self._dataset, held.folder / "data.json")
+        memory = MemoryStore(held.memory)
+        memory.versions = {self._kit.client: versions}
+        lost = [kind for kind, file in versions.items() if not memory.holds(file)]
         if lost:
-            raise Rejected(f"memory: {', '.join(sorted(lost))} of this run is no longer here")
-        if question.place.ask == 1:
-            memory.sweep({self._kit.client: {str(n): file for n, file in enumerate(question.keep)}})
+            raise Rejected(f"memory: {', '.join(sorted(lost))} of this study is no longer here")
+        named = held.name_memories(place.round, versions.values())
+        if place.ask == 1:
+            memory.sweep({self._kit.client: {str(n): file for n, file in enumerate(sorted(named))}})
         return memory
 
-    def _let_out(self, header: Mapping[str, Any], question: _Question, up: Payload) -> bytes:
-        """The bytes of an answer, after the policy allowed them and the ledger has them."""
-        place = (question.run, question.place.round)
-        if place != self._round:
-            self._round, self._left = place, 0
-        fields = list(carried(up))
-        self._policy.check_leaving(fields, self._left)
-        payload = up.to_bytes()
-        self._left += sum(one.bytes for one in fields)
-        entries = []
+    def _down(self, held: HeldStudy, place: Place, kind: type[Payload], payload: bytes) -> Payload:
+        """What the question brings: finite, and in round 1 the first weights that the study states."""
+        try:
+            down = kind.from_bytes(payload)
+        except (CodecError, ValueError, TypeError, OverflowError) as error:
+            raise Rejected(f"question: its payload is no {kind.__name__}") from error
+        try:
+            refuse_unusable(down, kind)
+        except RefusedReply as refusal:
+            raise Rejected(f"question: {refusal}") from refusal
+        if (place.round, place.ask) == (1, 1):
+            for field, stated in held.study.weights.items():
+                value = getattr(down, field, None)
+                if value is None or hash_of_state(value) != stated:
+                    raise Rejected(f"study: {field} holds other first weights than the study states")
+        return down
+
+    def _entries(self, held: HeldStudy, place: Place, question: str, up: Payload) -> list[dict[str, Any]]:
+        """What the ledger says of an answer, after study and policy allowed it and its privacy was spent."""
+        fields = [one for one in carried(up) if one.bytes]
+        self._policy.check_leaving(fields, held.left_in(place.round))
+        planned = {row.field: row for row in held.study.leaving(phase_of(place.round, place.ask), place.ask)}
         for one in fields:
-            if one.bytes:
-                shape, data = _content(up, one.field)
-                entry = _entry(header, question.task, question.place, one.field, one.kind, shape, data, one.bytes)
-                entries.append(entry | _network(declarations(type(up))[one.field]))
+            row = planned.get(one.field)
+            if row is None or (not one.grows and one.bytes > max(row.bytes, 0 if one.kind in OF_A_NETWORK else _SMALL)):
+                raise Rejected(f"study: {one.field} ({one.bytes:,} bytes) is not what the study lets leave here")
+        privacy, entries = self._policy.privacy, []
+        spent = {"data": self._data, "noise": privacy.noise if privacy.on else 0.0, "epsilon": self._budget.spend()}
+        if not privacy.on:
+            del spent["epsilon"]
+        for one in fields:
+            shape, data = _content(up, one.field)
+            about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask}
+            about |= {"task": held.study.task_at(place.round, place.ask), "field": one.field, "kind": one.kind, "shape": shape}
+            about |= {"bytes": one.bytes, "sha256": _hash(data), **spent}
+            about |= {"masked": True} if planned[one.field].summed else {}
+            entries.append(about | _network(declarations(type(up))[one.field]))
+        return entries
+
+    def _let_out(
+        self,
+        held: HeldStudy,
+        place: Place,
+        step: int,
+        question: str,
+        entries: list[dict[str, Any]],
+        payload: bytes,
+        staged: dict[str, str],
+    ) -> SignedMessage:
+        """The signed answer, once the ledger and the study's folder have it."""
         self._ledger.append(entries)
-        return payload
+        epsilon = [entry["epsilon"] for entry in entries if "epsilon" in entry][:1]
+        header: dict[str, Any] = {"question": question, "status": "ok", "staged": staged, **({"epsilon": epsilon[0]} if epsilon else {})}
+        ends = place.ask == SCORING_ASK and place.round == held.study.rounds
+        held.keep_answer(place, step, Message(header, payload), sum(entry["bytes"] for entry in entries), ends)
+        log.info("round %d: %s answered, %d bytes", place.round, held.study.task_at(place.round, place.ask), len(payload))
+        return self._signed(header, payload)
 
 
-def _refuse_own_code(question: _Question) -> None:
-    """A message names what is to run and never brings it: no file that it names is imported or opened."""
-    for where, values in (*question.experiment.items(), *question.schema.items()):
-        texts = list(texts_in([where, values]))
-        if any(names_code(text) for text in texts) or (where == "partition" and any(t.startswith("file:") for t in texts)):
-            raise Rejected(f"{where if not names_code(where) else 'experiment'}: only what is installed here runs here")
+def _digest(header: Mapping[str, Any]) -> str:
+    digest = header["study"]
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise Rejected("question: the study's name is not taken")
+    return digest
 
 
-def _find(path: str, runner: TaskRunner) -> Callable[..., Payload]:
-    try:
-        return find_task(path, runner.world.experiment.method)
-    except (AttributeError, TypeError) as error:
-        raise Rejected(f"question: no task {path!r}") from error
+def _place(header: Mapping[str, Any]) -> tuple[Place, int]:
+    """Where in the study the question stands, and the step of a sum."""
+    if not all(type(header[key]) is int for key in ("round", "ask", "step")) or type(header["versions"]) is not dict:
+        raise Rejected("question: its place is missing or of another kind")
+    versions = header["versions"]
+    if not all(kind.isidentifier() and isinstance(file, str) and FILE_OF_MEMORY.fullmatch(file) for kind, file in versions.items()):
+        raise Rejected("question: names a memory in a way that is not taken")
+    if not (0 <= header["round"] < 10**6 and -1 <= header["ask"] < 1000 and header["ask"] != 0 and 0 <= header["step"] < 10):
+        raise Rejected("question: its place is out of range")
+    return Place(header["round"], header["ask"]), header["step"]
 
 
-def _content(up: Payload, field: str) -> tuple[list[list[int]], bytes]:
-    """The shapes of a field's tensors, and its bytes, to be hashed."""
+def _content(up: Payload, field: str) -> tuple[list[int] | str, bytes]:
+    """The shape of a field's tensor, or how many there are, and its bytes, to be hashed."""
     value = getattr(up, field)
     tensors = [tensor.detach().cpu().contiguous() for _, tensor in tensors_in(value, hints_of(type(up))[field])]
     if not tensors:
         return [], json.dumps(value).encode()
-    return [list(t.shape) for t in tensors], b"".join(t.reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors)
+    data = b"".join(t.reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors)
+    return (f"{len(tensors)} tensors" if len(tensors) > 1 else list(tensors[0].shape)), data
 
 
 def _network(told: Declaration) -> dict[str, str]:
@@ -245,19 +372,5 @@ def _network(told: Declaration) -> dict[str, str]:
     return {"network": told.role, "part": told.part} if told.kind in OF_A_NETWORK else {}
 
 
-def _entry(
-    header: Mapping[str, Any], task: str, place: Place, field: str, kind: str, shape: list[list[int]], data: bytes, size: int | None = None
-) -> dict[str, Any]:
-    """A line of the ledger. Of a model, the shapes of its tensors are summed up in their number."""
-    return {
-        "run": header.get("run"),
-        "question": header.get("nonce"),
-        "round": place.round,
-        "ask": place.ask,
-        "task": task,
-        "field": field,
-        "kind": kind,
-        "shape": f"{len(shape)} tensors" if len(shape) > 1 else shape[0] if shape else [],
-        "bytes": len(data) if size is None else size,
-        "sha256": hashlib.sha256(data).hexdigest(),
-    }
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,119 @@
+"""A secure sum at the server: five exchanges, of which the third brings the answers under masks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from unseen.engines.checking import Checker
+from unseen.engines.tasks import Place
+from unseen.errors import NoReplies, RefusedReply
+from unseen.federation.cards import Counts
+from unseen.federation.keys import read_public
+from unseen.federation.messages import Message
+from unseen.federation.server.exchange import Exchange
+from unseen.federation.server.journal import PlaceJournal
+from unseen.federation.study.study import Study
+from unseen.federation.sums.context import SumContext
+from unseen.federation.sums.encoding import decode_mean
+from unseen.federation.sums.server import DONE, ServerSum
+from unseen.files import write_atomically
+from unseen.method import Refused
+from unseen.payload import Payload
+from unseen.runs.memory import FILE_OF_MEMORY
+
+__all__ = ["Summing", "file_names", "with_question"]
+
+_WORDS = 3  # the step that brings answers
+
+
+class Summing:
+    """Asks the sites of a study for a sum, and writes down what they answered on average."""
+
+    def __init__(self, study: Study, counts: Mapping[str, Counts], exchange: Exchange, checker: Checker) -> None:
+        self._study, self._counts, self._exchange, self._checker = study, counts, exchange, checker
+
+    def ask(
+        self,
+        up_type: type[Payload],
+        down: Payload,
+        sites: Sequence[str],
+        place: Place,
+        journal: PlaceJournal,
+        header: Callable[[str, int], dict[str, Any]],
+    ) -> None:
+        """All five steps, or those that are left where the server was killed between two of them."""
+        keys = {name: read_public(self._study.participants[name].signing) for name in sites}
+        counts = {name: self._counts[name][0] for name in sites}
+        context, asked = SumContext(self._study.digest, place.round, place.ask, keys, counts), down.to_bytes()
+        kept, state = journal.unfinished_sum, None
+        if kept.exists():
+            state = kept.read_bytes()
+        going = ServerSum(context, hashlib.sha256(asked).digest(), state)
+        told = _Told.read(journal)
+        while going.step != DONE:
+            self._one_step(going, asked, header, told)
+            if going.step == _WORDS:
+                told.write(journal)
+            going.advance()
+            write_atomically(kept, going.to_bytes())
+        try:
+            mean = decode_mean(going.result, up_type, down, context, len(going.survivors))
+            self._checker.refuse_misfit(mean, down, max(1, *counts.values()))
+        except RefusedReply as refusal:
+            raise NoReplies(f"what the sites answered on average cannot be used: {refusal}") from refusal
+        journal.put_sum(mean.to_bytes(), {name: told.staged.get(name, {}) for name in going.survivors}, told.epsilon)
+        journal.close({name: why for name, why in going.missing.items() if name not in going.survivors})
+        kept.unlink()
+
+    def _one_step(self, going: ServerSum, asked: bytes, header: Callable[[str, int], dict[str, Any]], told: _Told) -> None:
+        step = going.step
+        contents = {name: with_question(content, asked) if step == _WORDS else content for name, content in going.questions().items()}
+        for name, reply in self._exchange.ask({name: Message(header(name, step), content) for name, content in contents.items()}):
+            if isinstance(reply, Refused):
+                going.miss(name, reply.reason)
+                continue
+            try:
+                if step == _WORDS:
+                    told.note(name, reply.header)
+                going.take(name, reply.payload)
+            except Exception as error:  # whatever goes wrong while an answer is read is a refusal of that answer
+                going.miss(name, str(error) if isinstance(error, RefusedReply) else f"the answer cannot be read ({type(error).__name__})")
+
+
+class _Told:
+    """What the sites said beside their masked answers: the memories that they wrote, and the epsilon that they spent."""
+
+    def __init__(self, staged: dict[str, dict[str, str]], epsilon: dict[str, float]) -> None:
+        self.staged, self.epsilon = staged, epsilon
+
+    @classmethod
+    def read(cls, journal: PlaceJournal) -> _Told:
+        file = journal.unfinished_sum.with_suffix(".told")
+        return cls(**json.loads(file.read_text())) if file.exists() else cls({}, {})
+
+    def write(self, journal: PlaceJournal) -> None:
+        write_atomically(journal.unfinished_sum.with_suffix(".told"), json.dumps({"staged": self.staged, "epsilon": self.epsilon}))
+
+    def note(self, name: str, header: Mapping[str, Any]) -> None:
+        self.staged[name] = file_names(header.get("staged"))
+        epsilon = header.get("epsilon")
+        if isinstance(epsilon, float) and epsilon >= 0:
+            self.epsilon[name] = epsilon
+
+
+def with_question(content: bytes, asked: bytes) -> bytes:
+    """A step of the sum and the question itself, in one payload."""
+    return len(content).to_bytes(8, "little") + content + asked
+
+
+def file_names(staged: Any) -> dict[str, str]:
+    """The versions of memories that a site wrote, by kind; each name must be one that this site could have given."""
+    fits = (
+        isinstance(staged, dict) and len(staged) <= 100 and all(isinstance(f, str) and FILE_OF_MEMORY.fullmatch(f) for f in staged.values())
+    )
+    if not fits or not all(kind.isidentifier() for kind in staged):
+        raise RefusedReply("names memories in a way that is not taken")
+    return dict(staged)

@@ -1,0 +1,85 @@
+"""A secure sum at a site: its keys, its shares, its masked answer, its consent and its unmasking, one step a question."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from unseen.engines.cohort import taking_part_of
+from unseen.engines.tasks import Place
+from unseen.errors import BadInput
+from unseen.federation.keys import read_public
+from unseen.federation.site.policy import Rejected
+from unseen.federation.site.studies import HeldStudy
+from unseen.federation.sums.context import SumContext
+from unseen.federation.sums.encoding import encode_answer
+from unseen.federation.sums.site import SiteSum
+from unseen.files import OWNER_ALONE, write_atomically
+from unseen.payload import Payload
+from unseen.state import Entries
+
+__all__ = ["LAST_STEP", "WORDS", "SumStep", "context_of", "taking_part_in"]
+
+WORDS, LAST_STEP = 3, 5
+
+
+def taking_part_in(held: HeldStudy, round_number: int) -> list[str]:
+    """The sites that train in a round, as the study and its approvals have it."""
+    clients = sorted(name for name in held.agreed if not held.study.participants[name].evaluates)
+    experiment = held.study.experiment
+    return taking_part_of(clients, experiment["participation"], experiment["seed"], round_number)
+
+
+def context_of(held: HeldStudy, place: Place) -> SumContext:
+    """Who is in the sum, by key and announced weight: from the study and its approvals, never from a question."""
+    names = taking_part_in(held, place.round)
+    keys = {name: read_public(held.study.participants[name].signing) for name in names}
+    try:
+        return SumContext(held.study.digest, place.round, place.ask, keys, {name: held.agreed[name].train or 0 for name in names})
+    except BadInput as bad:
+        raise Rejected(f"secure sums: {bad}") from bad
+
+
+@dataclass(frozen=True)
+class SumStep:
+    """One step of one sum at this site. What must not be forgotten is on the disk before an answer leaves."""
+
+    held: HeldStudy
+    place: Place
+    site: str
+    key: Ed25519PrivateKey
+
+    def answer(self, step: int, content: bytes) -> bytes:
+        """Any step but the one that brings the answer itself."""
+        going = self._going()
+        steps: dict[int, Callable[[], bytes]] = {
+            1: going.keys,
+            2: lambda: going.shares(content),
+            4: lambda: going.consent(content),
+            5: lambda: going.unmask(content),
+        }
+        answer = steps[step]()
+        self._keep(going)
+        return answer
+
+    def masked(self, content: bytes, asked: bytes, work: Callable[[], tuple[Payload, Payload]], entries: Callable[[str], Entries]) -> bytes:
+        """The site's answer under masks. `work` gives the question and the answer to it."""
+        going = self._going()
+        going.take_shares(content, hashlib.sha256(asked).digest())
+        self._keep(going)  # not after the masks are on: a site that is killed then gives the answer on its disk, or masks another, once
+        down, up = work()
+        return going.mask(encode_answer(up, down, context_of(self.held, self.place), self.site, entries))
+
+    def forget(self) -> None:
+        """The sum is done, and its secrets are needed no more."""
+        self.held.sum_file(self.place).unlink(missing_ok=True)
+
+    def _going(self) -> SiteSum:
+        file = self.held.sum_file(self.place)
+        return SiteSum(context_of(self.held, self.place), self.site, self.key, file.read_bytes() if file.exists() else None)
+
+    def _keep(self, going: SiteSum) -> None:
+        write_atomically(self.held.sum_file(self.place), going.to_bytes(), OWNER_ALONE)

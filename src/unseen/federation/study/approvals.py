@@ -1,0 +1,75 @@
+"""Approvals: a site's signature under a study, with what it tells of its data for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from unseen.errors import BadInput
+from unseen.federation.keys import read_public
+from unseen.federation.study.study import Study
+
+__all__ = ["Approval", "approve", "read_approvals"]
+
+_MOST = 10**9  # samples
+
+
+@dataclass(frozen=True)
+class Approval:
+    """One site agrees to one study. The counts are those that it lets out; None where its policy keeps them."""
+
+    study: str
+    site: str
+    train: int | None
+    validation: int | None
+    signature: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def _signed_bytes(self) -> bytes:
+        told = {key: value for key, value in asdict(self).items() if key != "signature"}
+        return b"unseen approval 1 " + json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+
+    def refuse_forged(self, study: Study) -> None:
+        """BadInput unless a participant of this study signed it."""
+        if self.study != study.digest or self.site not in study.participants:
+            raise BadInput(f"an approval of another study, or of a site that is not in it ({self.site[:63]!r})")
+        try:
+            read_public(study.participants[self.site].signing).verify(bytes.fromhex(self.signature), self._signed_bytes)
+        except (InvalidSignature, ValueError):
+            raise BadInput(f"the approval of {self.site!r} does not bear its signature") from None
+
+
+def approve(study: Study, site: str, train: int | None, validation: int | None, key: Ed25519PrivateKey) -> Approval:
+    """This site's approval, signed."""
+    draft = Approval(study.digest, site, train, validation)
+    return Approval(study.digest, site, train, validation, key.sign(draft._signed_bytes).hex())
+
+
+def read_approvals(told: Any, study: Study) -> dict[str, Approval]:
+    """The approvals of a study, by site, each checked; BadInput for anything else."""
+    if not isinstance(told, list) or len(told) > len(study.participants):
+        raise BadInput("the approvals cannot be read")
+    found = {}
+    for one in told:
+        approval = read_approval(one)
+        approval.refuse_forged(study)
+        found[approval.site] = approval
+    return dict(sorted(found.items()))
+
+
+def read_approval(told: Any) -> Approval:
+    """An approval from plain values; its signature is not looked at yet."""
+    keys = Approval.__dataclass_fields__.keys()
+    texts = ("study", "site", "signature")
+    whole = isinstance(told, Mapping) and told.keys() == keys and all(isinstance(told[key], str) for key in texts)
+    if not whole or not all(told[k] is None or (type(told[k]) is int and 0 <= told[k] <= _MOST) for k in ("train", "validation")):
+        raise BadInput("an approval cannot be read")
+    return Approval(**told)

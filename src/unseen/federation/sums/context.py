@@ -1,0 +1,107 @@
+"""What all who take part in one sum must agree on, and how its parts are signed, derived and written down."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from unseen.errors import BadInput, RefusedReply
+
+__all__ = ["FEWEST_SITES", "SumContext", "derive", "digest", "hex_bytes", "pack", "unpack"]
+
+FEWEST_SITES = 3
+_LARGEST_NOTE = 64 * 2**20  # bytes of keys, shares, survivors and signatures
+_HEX = re.compile(r"(?:[0-9a-f]{2})*")
+
+
+@dataclass(frozen=True)
+class SumContext:
+    """One sum: its place in the study, the sites that are asked with their signing keys, and the samples that each site announced.
+
+    All of it comes from the study and its approvals, never from a question. What a site signs or derives holds for this context alone.
+    """
+
+    study: str
+    round: int
+    ask: int
+    sites: Mapping[str, Ed25519PublicKey]
+    counts: Mapping[str, int]  # the most that each site may weigh, where answers are weighed by samples
+
+    def __post_init__(self) -> None:
+        if len(self.sites) < FEWEST_SITES:
+            raise BadInput(
+                f"a secure sum of {len(self.sites)} sites; it takes {FEWEST_SITES}, or a site could work out the others' answers"
+            )
+        if self.counts.keys() != self.sites.keys() or any(count < 0 for count in self.counts.values()):
+            raise BadInput("a secure sum needs the number of samples of each of its sites")
+
+    @property
+    def threshold(self) -> int:
+        """More than two thirds of the sites: so many must go through every step."""
+        return 2 * len(self.sites) // 3 + 1
+
+    def total(self, weighed: bool) -> int:
+        """At least the sum of all sites' weights."""
+        return max(1, sum(self.counts.values())) if weighed else len(self.sites)
+
+    @cached_property
+    def digest(self) -> bytes:
+        keys = {site: key.public_bytes_raw().hex() for site, key in self.sites.items()}
+        return digest(pack([self.study, self.round, self.ask, keys, dict(self.counts)]))
+
+    def sign(self, purpose: str, content: bytes, key: Ed25519PrivateKey) -> bytes:
+        return key.sign(self._signed(purpose, content))
+
+    def is_signed(self, purpose: str, content: bytes, site: str, signature: bytes) -> bool:
+        try:
+            self.sites[site].verify(signature, self._signed(purpose, content))
+        except (InvalidSignature, KeyError):
+            return False
+        return True
+
+    def _signed(self, purpose: str, content: bytes) -> bytes:
+        return f"unseen sum 1 {purpose} ".encode() + self.digest + digest(content)
+
+
+def derive(secret: bytes, label: str, *context: bytes, length: int = 32) -> bytes:
+    """Bytes for one use, from a secret and everything that they are to hold for."""
+    return HKDF(SHA256(), length, salt=None, info=f"unseen sum 1 {label} ".encode() + digest(*context)).derive(secret)
+
+
+def digest(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
+
+
+def pack(value: Any) -> bytes:
+    """Plain values as JSON, the same bytes for the same values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def unpack(data: bytes, *keys: str) -> dict[str, Any]:
+    """The object that `pack` wrote, with exactly these keys; RefusedReply for anything else."""
+    try:
+        value = json.loads(data) if len(data) <= _LARGEST_NOTE else None
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or value.keys() != set(keys):
+        raise RefusedReply(f"a step of a secure sum that does not hold {', '.join(keys)}")
+    return value
+
+
+def hex_bytes(table: Any, names: Iterable[str], size: int, what: str) -> dict[str, bytes]:
+    """The bytes that a table holds in hexadecimal under exactly these names."""
+    wanted = set(names)
+    fits = isinstance(table, dict) and table.keys() == wanted
+    if not fits or not all(isinstance(text, str) and len(text) == 2 * size and _HEX.fullmatch(text) for text in table.values()):
+        raise RefusedReply(f"{what} of a secure sum that are missing, too many or of another form")
+    return {name: bytes.fromhex(text) for name, text in table.items()}

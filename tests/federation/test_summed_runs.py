@@ -1,0 +1,105 @@
+"""Runs in which the server reads sums alone: the same models within the rounding, whatever dies on the way, and never a single answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import tiny_classification
+from federation_in_memory import EVERYTHING, FederationInMemory, KillingCarrier, place_of
+from tiny_settings import SETTINGS
+from unseen import BadInput, Experiment
+from unseen.data.domain import DomainDataset
+from unseen.federation.site.policy import Policy, Privacy
+from unseen.methods import METHODS
+from unseen.parts import PARTS
+from unseen.runs.watch import Silent
+from unseen.settings import build
+from unseen.state import same_bits
+from unseen.training import Result, train
+
+FOUR = tiny_classification((24, 20, 16, 12))  # three sites that train and one that stays unseen
+SEEDS: dict[str, dict[str, Any]] = {
+    "fedsb": {"budget": 2, "batch": 8},
+    "fedadg": {"batch": 8},
+    "fedgca": {"batch": 8, "epochs": 1.0, "beta": 0.0, "copies": 1, "styles": "randconv"},
+    "feddag": {"batch": 8, "width": 2, "warmup": 1, "aggregation": "mean"},
+    "elcfs": {"batch": 8, "first_order": True, "alpha": 0.1},
+    "fedavg": {"batch": 8, "optimizer": "sgd", "server": "momentum"},
+}
+
+
+def go(name: str, out: Path, sums: bool, rounds: int = 2) -> tuple[Result, FederationInMemory]:
+    federation = FederationInMemory(out / "federation", FOUR, "d")
+    experiment = Experiment(build(METHODS[name], SEEDS[name], PARTS), FOUR.name, "d", rounds=rounds)
+    return train(experiment, out / "run", watch=Silent(), elsewhere=federation.federate(experiment, sums=sums)), federation
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_one_summed_round_is_the_plain_one_within_the_rounding(name: str, tmp_path: Path) -> None:
+    (plain, _), (summed, federation) = (go(name, tmp_path / str(sums), sums, rounds=1) for sums in (False, True))
+    for key, value in plain.state.items():
+        if not value.is_floating_point():
+            continue  # of a counter of batches, a sum gives the mean, and the plain way the largest
+        torch.testing.assert_close(
+            summed.state[key].double(), value.double(), rtol=1e-5, atol=2e-6, msg=lambda text, key=key: f"{key}: {text}"
+        )
+    assert summed.records[0]["missing"] == plain.records[0]["missing"] == {}
+    single = plain.state["fc.weight"].numpy().tobytes() if "fc.weight" in plain.state else b"-"
+    words = [answer.payload for _, question, answer in federation.carrier.carried if place_of(question) == (1, 1)]
+    assert len(words) >= 15 and not any(single in payload for payload in words)
+
+
+def test_kills_between_the_steps_of_a_sum_change_no_bit(tmp_path: Path) -> None:
+    whole, _ = go("fedsb", tmp_path / "whole", True)
+    experiment = Experiment(build(METHODS["fedsb"], SEEDS["fedsb"], PARTS), FOUR.name, "d", rounds=2)
+    federation = FederationInMemory(tmp_path / "killed", FOUR, "d")
+    run = federation.federate(experiment, sums=True)
+    federation.carrier = killing = KillingCarrier(federation, every=13)
+    ended = False
+    while not ended:
+        try:
+            out = tmp_path / "there"
+            result = train(experiment, out, watch=Silent(), resume=out.exists(), elsewhere=federation.again(run))
+            ended = True
+        except KeyboardInterrupt:
+            assert killing.kills < 40
+    assert killing.kills >= 5 and same_bits(result.state, whole.state)
+    assert not [*(tmp_path / "killed").glob("*/studies/*/sums/*")], "secrets of a sum that is done are gone"
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [({"aggregation": "sha"}, "sha"), ({"aggregation": "cea"}, "cea"), ({"aggregation": "median"}, "median"), ({"bound": "norm"}, "bound")],
+)
+def test_a_method_that_needs_single_answers_is_refused_with_a_sentence(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
+    federation = FederationInMemory(tmp_path, FOUR, "d")
+    with pytest.raises(BadInput, match=why):
+        federation.federate(Experiment(build(METHODS["fedavg"], settings, PARTS), FOUR.name, "d", rounds=1), sums=True)
+
+
+def test_two_sites_are_too_few(tiny: DomainDataset, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="takes 3 sites"):
+        FederationInMemory(tmp_path, tiny, "c").federate(Experiment(SETTINGS["fedsb"].build(), "tiny", "c", rounds=1), sums=True)
+
+
+def test_a_site_may_ask_for_sums(tmp_path: Path) -> None:
+    strict = Policy(**{**vars(EVERYTHING), "secure_sums": True})
+    federation = FederationInMemory(tmp_path, FOUR, "d", dict.fromkeys("abc", strict))
+    experiment = Experiment(build(METHODS["fedsb"], SEEDS["fedsb"], PARTS), FOUR.name, "d", rounds=1)
+    with pytest.raises(BadInput, match="0 sites are there to train"):
+        federation.federate(experiment)
+    assert any("secure_sums: the study lets the server read single models" in said for said in federation.said)
+    assert federation.federate(experiment, sums=True).world.clients == ["a", "b", "c"]
+
+
+def test_noise_goes_on_before_the_masks(tmp_path: Path) -> None:
+    noisy = replace(EVERYTHING, privacy=Privacy(on=True, noise=2.0, most_epsilon=1e6))
+    federation = FederationInMemory(tmp_path, FOUR, "d", dict.fromkeys("abc", noisy))
+    experiment = Experiment(build(METHODS["fedsb"], SEEDS["fedsb"], PARTS), FOUR.name, "d", rounds=1)
+    result = train(experiment, tmp_path / "run", watch=Silent(), elsewhere=federation.federate(experiment, sums=True))
+    assert result.records[0]["notes"]["epsilon"].keys() == {"a", "b", "c"} and result.records[0]["missing"] == {}

@@ -1,0 +1,84 @@
+"""A secure sum in one process: real keys, sites and server, and whoever is lost at whichever step."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from unseen.federation.sums.context import SumContext
+from unseen.federation.sums.server import ServerSum
+from unseen.federation.sums.site import SiteSum
+from unseen.federation.sums.words import Words
+
+ASKED = hashlib.sha256(b"the question").digest()
+KEYS = {f"{number:02d}": Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(64)}
+
+
+def context_of(sites: int, round_number: int = 1, ask: int = 1, study: str = "5" * 64) -> SumContext:
+    names = [*KEYS][:sites]
+    return SumContext(study, round_number, ask, {n: KEYS[n].public_key() for n in names}, {n: 10 + int(n) for n in names})
+
+
+def words_of(site: str, wide: int = 2, narrow: int = 3, layout: str = "layout") -> Words:
+    rng = np.random.default_rng(int(site))
+    return Words(layout, rng.integers(0, 2**64, wide, dtype=np.uint64), rng.integers(0, 2**32, narrow, dtype=np.uint32))
+
+
+def added(sites: list[str]) -> tuple[list[int], list[int]]:
+    """The sum of their words, in Python's own integers."""
+    words = [words_of(site) for site in sites]
+    wide = [sum(int(one.wide[at]) for one in words) % 2**64 for at in range(2)]
+    return wide, [sum(int(one.narrow[at]) for one in words) % 2**32 for at in range(3)]
+
+
+class SumInMemory:
+    """`lost` says from which step on a site does not answer; `restart` makes server and sites anew from their bytes before every call."""
+
+    def __init__(self, sites: int, lost: Mapping[str, int] | None = None, restart: bool = False) -> None:
+        self.context = context_of(sites)
+        self.lost, self.restart = dict(lost or {}), restart
+        self.sites = {name: SiteSum(self.context, name, KEYS[name]) for name in self.context.sites}
+        self.server = ServerSum(self.context, ASKED)
+        self.words = {name: words_of(name) for name in self.sites}
+        self.asked: dict[tuple[str, int], bytes] = {}
+        self.answers: dict[tuple[str, int], bytes] = {}
+
+    def site(self, name: str) -> SiteSum:
+        if self.restart:
+            self.sites[name] = SiteSum(self.context, name, KEYS[name], self.sites[name].to_bytes())
+        return self.sites[name]
+
+    def answer(self, name: str, step: int, question: bytes) -> bytes:
+        site = self.site(name)
+        if step == 1:
+            answer = site.keys()
+        elif step == 3:
+            site.take_shares(question, ASKED)
+            answer = self.site(name).mask(self.words[name].copy())
+        else:
+            answer = {2: site.shares, 4: site.consent, 5: site.unmask}[step](question)
+        self.asked[name, step], self.answers[name, step] = question, answer
+        return answer
+
+    def one_step(self) -> None:
+        step = self.server.step
+        for name, question in self.server.questions().items():
+            if self.lost.get(name, 9) <= step:
+                self.server.miss(name, "no answer in time")
+            else:
+                self.server.take(name, self.answer(name, step, question))
+        self.server.advance()
+        if self.restart:
+            self.server = ServerSum(self.context, ASKED, self.server.to_bytes())
+
+    def run(self, until: int = 5) -> ServerSum:
+        while self.server.step <= until:
+            self.one_step()
+        return self.server
+
+    @property
+    def total(self) -> tuple[list[int], list[int]]:
+        return self.server.result.wide.tolist(), self.server.result.narrow.tolist()
