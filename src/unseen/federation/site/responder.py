@@ -21,7 +21,7 @@ import torch
 
 from unseen.codec import CodecError, hints_of, tensors_in
 from unseen.data.domain import DomainDataset
-from unseen.engines.checking import Checker
+from unseen.engines.checking import Checker, outline_from_plain, refuse_other_forms
 from unseen.engines.cohort import SCORING_ASK
 from unseen.engines.tasks import Place, TaskRunner, find_task
 from unseen.errors import BadInput, RefusedReply
@@ -300,6 +300,7 @@ class Responder:
         """What the ledger says of an answer, after study and policy allowed it and its privacy was spent."""
         fields = [one for one in carried(up) if one.bytes]
         self._policy.check_leaving(fields, held.left_in(place.round))
+        refuse_other_forms(up, outline_from_plain(held.study.shapes_at(place.round, place.ask)))
         planned = {row.field: row for row in held.study.leaving(phase_of(place.round, place.ask), place.ask)}
         for one in fields:
             row = planned.get(one.field)
