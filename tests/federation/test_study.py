@@ -20,6 +20,7 @@ from unseen.data.domain import DomainDataset
 from unseen.federation.kits import read_register
 from unseen.federation.membership import remove
 from unseen.federation.messages import SignedMessage
+from unseen.federation.site.policy import Policy, Rejected
 from unseen.federation.site.trying import try_study
 from unseen.federation.study.study import Study, read_signed_study, read_study
 from unseen.federation.study.words import in_words
@@ -109,6 +110,16 @@ def test_a_site_tries_a_study_and_nothing_is_sent(study: Study, tiny: DomainData
     tried = try_study(study, alone(tiny, "a"), "a", EVERYTHING, "cpu")
     assert {row["field"] for row in tried.left} >= {"teacher", "perturbed", "losses", "metrics"} and "accuracy" in tried.metrics
     assert try_study(study, alone(tiny, "c"), "c", EVERYTHING, "cpu").left
+
+
+def test_a_study_that_the_rules_forbid_is_not_tried(study: Study, tiny: DomainDataset) -> None:
+    for rules, named in (
+        (Policy(methods=("fedsb",)), "methods"),
+        (Policy(kinds=("count",)), "kinds"),
+        (Policy(others_see=()), "others_see"),
+    ):
+        with pytest.raises(Rejected, match=named):
+            try_study(study, alone(tiny, "a"), "a", rules, "cpu")
 
 
 @pytest.mark.parametrize("name", ["fedsb", "elcfs", "feddag"])

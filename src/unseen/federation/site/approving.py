@@ -29,7 +29,7 @@ from unseen.own_code import names_code, texts_in
 from unseen.payload import Payload, declarations
 from unseen.task import Classification
 
-__all__ = ["Approver", "experiment_of"]
+__all__ = ["Approver", "experiment_of", "facts_of"]
 
 
 def experiment_of(study: Study, dataset: DomainDataset, device: str = "cpu") -> Experiment:
@@ -124,6 +124,9 @@ class Approver:
             raise Rejected(f"study: this site {'only evaluates' if self._evaluates else 'trains'}; the study has it otherwise")
 
     def _check(self, study: Study, known: set[str]) -> None:
+<<<<<<< HEAD
+        self._policy.check_study(facts_of(study, self._dataset, self._evaluates, known | {self._own_key}))
+=======
         self._policy.check_study(self._facts(study, known))
 
     def _facts(self, study: Study, known: set[str]) -> StudyFacts:
@@ -166,6 +169,7 @@ class Approver:
             parts = [part.parts[0][1] for part in (holding.train, holding.validation)]
         classes = [len(np.unique(np.asarray(domain.labels)[p])) for p in parts] if isinstance(dataset.task, Classification) else []
         return (len(parts[0]), len(parts[1])), classes
+>>>>>>> main
 
     def _announced(self, study: Study) -> tuple[int | None, int | None]:
         """The counts that this site tells with its approval."""
@@ -174,7 +178,7 @@ class Approver:
             return (0 if self._evaluates else told), told
         if "count" not in self._policy.kinds:
             return None, None
-        return self._parts(study, as_agreed(self._dataset, study.schema))[0]
+        return _parts(study, as_agreed(self._dataset, study.schema), self._evaluates)[0]
 
     def _refuse_beyond_rules(self, study: Study) -> None:
         """By rule only so many studies over the same data, and ways to part them: two that differ in one image would tell it."""
@@ -186,6 +190,47 @@ class Approver:
         splits = {str(e.get("split")) for e in before}
         if not self._evaluates and _split(study) not in splits and len(splits) >= self._policy.most_splits:
             raise Rejected("most_splits: by rule the data are parted as before (seed and validation); a person must approve another way")
+
+
+def facts_of(study: Study, data: DomainDataset, evaluates: bool, known: set[str]) -> StudyFacts:
+    """Facts that a site reads in the study's text, or finds out over its own data. `known`: the keys that it knows."""
+    dataset = as_agreed(data, study.schema)
+    method = experiment_of(study, dataset).method
+    passed_on = set()
+    for (phase, ask), path in asks_of(study.plan).items():
+        try:
+            down, up = task_types(find_task(path, method))
+        except (AttributeError, TypeError) as error:
+            raise Rejected(f"study: no task {path!r}") from error
+        passed_on |= {told.kind for told in declarations(down).values() if told.passed_on}
+        _refuse_other_plan(study.leaving(phase, ask), up, summed=study.sums and phase != "score" and is_summed(up))
+    sizes, classes = _parts(study, dataset, evaluates)
+    return StudyFacts(
+        method=str(study.experiment["method"]),
+        rounds=study.rounds,
+        plan=study.plan,
+        passed_on=frozenset(passed_on),
+        exposures=method.exposures(),
+        known_clients=sum(study.participants[name].signing in known for name in study.training),
+        trains=not evaluates,
+        samples=sizes,
+        classes=classes,
+    )
+
+
+def _parts(study: Study, dataset: DomainDataset, evaluates: bool) -> tuple[tuple[int, int], list[int]]:
+    """How many samples, and of how many classes, train and validate here under the study's split."""
+    domain = dataset.domains[0]
+    if evaluates:
+        parts = [np.empty(0, np.int64), np.arange(len(domain))]
+    else:
+        try:
+            holding = per_domain(float(study.experiment["validation"]))([domain], int(study.experiment["seed"]))[0]
+        except (BadInput, KeyError, TypeError) as error:
+            raise Rejected(f"study: the data cannot be split as it says ({error})") from error
+        parts = [part.parts[0][1] for part in (holding.train, holding.validation)]
+    classes = [len(np.unique(np.asarray(domain.labels)[p])) for p in parts] if isinstance(dataset.task, Classification) else []
+    return (len(parts[0]), len(parts[1])), classes
 
 
 def _refuse_other_plan(rows: Sequence[Leaving], up: type[Payload], summed: bool) -> None:

@@ -62,7 +62,7 @@ def in_words(study: Study) -> StudyInWords:
             else "no: the server reads every site's answers",
         ),
         ("other sites see", _passed_on(study)),
-        ("noise", "each site decides by its own policy; its approval and its ledger say so"),
+        ("noise", "each site decides by its own policy; its answers say what was spent, and its ledger"),
     ]
     return StudyInWords(
         name=study.digest,
