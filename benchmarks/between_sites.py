@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -330,6 +331,7 @@ def main() -> None:
             command.add_argument("--times", type=int, default=3)
             command.add_argument("--width", type=int, default=527)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # with all processes
     print(f"$ python benchmarks/between_sites.py {' '.join(sys.argv[1:])}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["UNSEEN_STATE"] = folder  # a benchmark spends nothing of this user's

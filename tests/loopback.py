@@ -1,4 +1,7 @@
-"""The processes of a federation on this machine, each with its log: sites and drivers, and a server with SuperLink, SuperNodes and TLS, or\na folder of letters."""
+"""The processes of a federation on this machine, each with its log.
+
+Sites and drivers, and between them a server with SuperLink, SuperNodes and TLS, or a folder of letters.
+"""
 
 from __future__ import annotations
 
