@@ -71,7 +71,7 @@ class DishonestServer:
     def made_up(self, number: int) -> dict[str, Participant]:
         """Sites that do not exist, with keys of the server's making."""
         self._made_up = {f"site-{n}": Ed25519PrivateKey.generate() for n in range(number)}
-        return {name: Participant(key.public_key().public_bytes_raw().hex(), False) for name, key in self._made_up.items()}
+        return {name: Participant(key.public_key().public_bytes_raw().hex(), "", "", False) for name, key in self._made_up.items()}
 
     def begin(self, site: str, study: Study) -> Answer:
         """Have the site approve the study by its rules, and tell it that everyone else did."""

@@ -215,13 +215,13 @@ def test_a_full_disk_leaves_a_run_that_can_go_on(
 
     real, calls = unseen.runs.folder._append, [0]
 
-    def full(file: Path, line: bytes) -> None:
+    def full(file: Path, line: bytes, mode: int) -> None:
         calls[0] += 1
         if calls[0] == 5:  # half a line of round 3 still fits
             with file.open("ab") as stream:
                 stream.write(line[: len(line) // 2])
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(file, line)
+        real(file, line, mode)
 
     with monkeypatch.context() as patch:
         patch.setattr(unseen.runs.folder, "_append", full)

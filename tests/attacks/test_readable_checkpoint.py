@@ -46,12 +46,13 @@ def test_a_run_between_sites_is_its_owners_alone(umask: int, tiny: DomainDataset
 def test_a_folder_that_was_open_is_closed_when_the_run_goes_on(tiny: DomainDataset, tmp_path: Path) -> None:
     federation, run = FederationInMemory(tmp_path, tiny, "c"), tmp_path / "run"
     run.mkdir(mode=0o777)
-    first, more = (Experiment(SETTINGS["fedsb"].build(), "tiny", "c", rounds=rounds) for rounds in (1, 2))
-    train(first, run, watch=Silent(), elsewhere=federation.federate(first))
+    experiment = Experiment(SETTINGS["fedsb"].build(), "tiny", "c", rounds=1)
+    sites = federation.federate(experiment)
+    train(experiment, run, watch=Silent(), elsewhere=sites)
     assert mode(run) == 0o700
     for path in (run, *files_in(run)):
         path.chmod(0o777)  # as a run of an older version left them
-    train(more, run, resume=True, watch=Silent(), elsewhere=federation.federate(more))
+    train(experiment, run, resume=True, watch=Silent(), elsewhere=sites)
     assert mode(run) == 0o700 and not [file for file in files_in(run) if mode(file) & 0o177]
 
 

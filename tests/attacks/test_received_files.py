@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -29,6 +31,7 @@ from unseen.cli.report import tables_below
 from unseen.data.domain import DomainDataset
 from unseen.deploy import Deployed, evaluate, export, load_model, predict
 from unseen.deploy.acceptance_page import render_acceptance
+from unseen.deploy.card import read_card
 from unseen.deploy.images import find_image_files
 from unseen.deploy.prediction import to_csv
 from unseen.errors import BadInput
@@ -357,6 +360,24 @@ def test_a_model_whose_answers_are_no_numbers_is_refused(value: float, honest: P
 def test_a_card_that_lies_gives_one_message(lie: dict[str, Any], honest: Path, image: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["predict", str(sent(honest, tmp_path, **lie)), str(image)])
     assert done.exit_code == 2 and "\x1b]" not in done.output, done.output
+
+
+@given(st.data())
+def test_any_value_in_a_card_is_read_or_refused(honest: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    card = json.loads((honest / "card.json").read_text())
+    simple = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    value = data.draw(
+        st.recursive(simple, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3))
+    )
+    folder = tmp_path_factory.getbasetemp() / "any-card"
+    folder.mkdir(exist_ok=True)
+    (folder / "card.json").write_text(json.dumps({**card, data.draw(st.sampled_from(sorted(card))): value}))
+    try:
+        read = read_card(folder)
+    except BadInput as bad:
+        assert "card.json" in str(bad)
+    else:
+        assert 1e-3 <= read.temperature <= 1e3 and read.channels * read.size[0] * read.size[1] <= 2**26
 
 
 @pytest.mark.parametrize("name", ["calibration", "metrics", "training", "travelled", "checked", "styles", "sources", "targets"])

@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def study(experiment: dict[str, Any], schema: dict[str, Any]) -> Study:
-    return Study("0" * 16, "", experiment, schema, {}, 1, False, {}, ())
+    return Study("0" * 16, "", experiment, schema, {}, 1, False, (), {}, ())
 
 
 def nested(text: str, draw: Any) -> Any:

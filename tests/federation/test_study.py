@@ -17,6 +17,9 @@ from federation_in_memory import EVERYTHING, FederationInMemory, KillingCarrier,
 from tiny_settings import SETTINGS
 from unseen import BadInput, Experiment
 from unseen.data.domain import DomainDataset
+from unseen.federation.kits import read_register
+from unseen.federation.membership import remove
+from unseen.federation.messages import SignedMessage
 from unseen.federation.site.trying import try_study
 from unseen.federation.study.study import Study, read_signed_study, read_study
 from unseen.federation.study.words import in_words
@@ -136,3 +139,29 @@ def test_a_study_that_ended_keeps_no_memory(tiny: DomainDataset, tmp_path: Path)
     folder = tmp_path / "a/studies" / run.study.digest
     assert not (folder / "memory").exists() and (folder / "progress.json").exists()
     assert json.loads((folder / "progress.json").read_text())["ended"]
+
+
+def test_a_removed_site_is_asked_no_more(tiny: DomainDataset, tmp_path: Path) -> None:
+    federation = FederationInMemory(tmp_path, tiny, "c")
+    experiment = Experiment(SETTINGS["fedsb"].build(), "tiny", "c", rounds=2)
+    run = federation.federate(experiment)
+
+    def removing(client: str, signed: SignedMessage) -> SignedMessage:
+        if client == "b" and b"accuracy" in signed.payload and "b" in read_register(federation.server.path)["clients"]:
+            remove(federation.server.path, "b")
+        return signed
+
+    federation.carrier.tamper = removing
+    first, second = train(experiment, tmp_path / "run", watch=Silent(), elsewhere=run).records
+    assert not first["missing"] and second["missing"] == {"b": "train: not in the federation any more under its key"}
+
+
+def test_answers_of_an_ended_study_go_when_the_next_begins(tiny: DomainDataset, tmp_path: Path) -> None:
+    federation = FederationInMemory(tmp_path, tiny, "c")
+    experiment = Experiment(SETTINGS["fedsb"].build(), "tiny", "c", rounds=1)
+    first = federation.federate(experiment)
+    train(experiment, tmp_path / "run", watch=Silent(), elsewhere=first)
+    answers = tmp_path / "a/studies" / first.study.digest / "answers"
+    assert any(answers.iterdir())
+    federation.federate(experiment)
+    assert not answers.exists()

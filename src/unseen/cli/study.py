@@ -157,7 +157,7 @@ def _print(study: Study, signed: str) -> None:
     _say(f"study {words.name}\n{signed}\n\n{words.lead}\n")
     tables: list[tuple[str, tuple[str, ...], Any]] = [
         ("what leaves a site, and nothing else", ("when", "what", "how much", "who reads it"), words.leaves),
-        ("who takes part", ("site", "what it does", "key begins with"), words.participants),
+        ("who takes part", ("site", "what it does", "fingerprint"), words.participants),
         ("what is done", ("", ""), words.facts),
     ]
     for title, columns, rows in tables:

@@ -54,7 +54,7 @@ def generated(run: FinishedRun, images: int = 3) -> Figure:
         x = normalised(run, drawn(domain, images).take(torch.arange(min(images, len(domain))))[0])
         with torch.inference_mode():
             perturbation = net.eval()(x)
-        novel = _pixels(run, discrepancy.perturb(x, perturbation, method.window.alpha))
+        novel = _pixels(run, discrepancy.perturb(x, perturbation, method.alpha))
         for number, triple in enumerate(zip(_pixels(run, x), ((perturbation + 1) / 2).numpy(), novel, strict=True)):
             for panel, title, picture in zip(row[3 * number :], (domain.name, "perturbation", "generated"), triple, strict=False):
                 show_image(panel, picture, title)

@@ -64,7 +64,7 @@ class RunFolder:
         self.model, self.best = path / "model.safetensors", path / "best.safetensors"
         self.memory = path / "memory"
         self._lock = FileLock(path / ".lock", timeout=0)
-        self._mode = 0o666  # of new files; none: as the umask says
+        self._mode = 0o666  # of new files, less the umask
 
     def claim(self, run: Mapping[str, Any], resume: bool, defaults: Mapping[str, Any] | None = None) -> bool:
         """Take the folder for this run. True if it held the run already. Nothing is written before all is known to be well.
@@ -182,11 +182,8 @@ class RunFolder:
         return {}
 
 
-def _append(file: Path, line: bytes, mode: int | None) -> None:
-    if mode is not None:
-        file.touch(mode)
-        file.chmod(mode)
-    with file.open("ab") as stream:
+def _append(file: Path, line: bytes, mode: int) -> None:
+    with open(file, "ab", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
         stream.write(line)
         stream.flush()
         os.fsync(stream.fileno())

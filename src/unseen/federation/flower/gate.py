@@ -28,7 +28,7 @@ from flwr.supercore.primitives.asymmetric import verify_signature
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from unseen.errors import BadInput
-from unseen.federation.flower.members import Member, Members
+from unseen.federation.flower.members import Members, NodeMember
 from unseen.federation.flower.owner import bind_for_owner
 
 __all__ = ["CALLS", "Gate", "Listener", "listen", "signed_by"]
@@ -97,7 +97,7 @@ class Gate:
         return None
 
 
-def signed_by(members: Mapping[bytes, Member], headers: list[tuple[bytes, bytes]]) -> Member | None:
+def signed_by(members: Mapping[bytes, NodeMember], headers: list[tuple[bytes, bytes]]) -> NodeMember | None:
     """The site whose key signed the time in these headers, if it is a member and the time is now."""
     found = [[value for name, value in headers if name == wanted] for wanted in _IDENTITY]
     if any(len(values) != 1 or len(values[0]) > _MOST_HEADER for values in found):

@@ -17,7 +17,7 @@ from flwr.supercore.constant import NodeStatus
 from flwr.supercore.error import FlowerError
 
 from unseen.errors import BadInput
-from unseen.federation.flower.members import Member, Members
+from unseen.federation.flower.members import Members, NodeMember
 from unseen.federation.flower.owner import control_client
 from unseen.federation.flower.processes import FlowerProcess
 from unseen.federation.kits import Federation
@@ -68,7 +68,7 @@ class _Keeper:
         self._process = FlowerProcess("superlink", arguments, federation.path / "flower", self._may_start)
         self._failures, self._next_look, self._gave_up_at = 0, 0.0, -_AT_MOST_EVERY
         self._told: dict[str, str | None] = {}
-        self._seen: dict[bytes, Member] | None = None
+        self._seen: dict[bytes, NodeMember] | None = None
 
     def look(self) -> None:
         ended = self._process.keep_alive()
@@ -87,7 +87,7 @@ class _Keeper:
         if time.monotonic() >= self._next_look:
             self._bring_up_to_date(members)
 
-    def _bring_up_to_date(self, members: dict[bytes, Member]) -> None:
+    def _bring_up_to_date(self, members: dict[bytes, NodeMember]) -> None:
         try:
             reconcile(self._federation.path, members)
         except UnusableState as unusable:
@@ -153,7 +153,7 @@ def _arguments(folder: Path, host: str, port: int) -> list[str]:
     return [str(folder), *(str(word) for pair in options.items() for word in pair), *flags]
 
 
-def reconcile(folder: Path, members: dict[bytes, Member]) -> None:
+def reconcile(folder: Path, members: dict[bytes, NodeMember]) -> None:
     """Tell the SuperLink whose keys may connect, and whose no longer. UnusableState if it will not take a member's key again.
 
     Flower never forgets a key that was unregistered, and never registers it again.

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from unseen.errors import RefusedReply
 from unseen.federation.countersigning import check_head
-from unseen.federation.kits import Federation
+from unseen.federation.kits import Federation, read_register
 from unseen.federation.messages import Message, SignedMessage, open_message, question_id, sign
 from unseen.federation.server.receipts import Receipts
 from unseen.method import Refused
@@ -40,9 +40,13 @@ class Exchange:
         self._key, self._receipts = federation.signing, Receipts(federation)
 
     def ask(self, questions: Mapping[str, Message]) -> Iterator[tuple[str, Message | Refused]]:
-        """The answers as they come, one in memory at a time."""
+        """The answers as they come, one in memory at a time. A site that was removed is asked no more, from this moment on."""
         signed, asked = {}, {}
+        present = read_register(self._federation.path)["clients"]
         for client, question in questions.items():
+            if present.get(client, {}).get("signing") != self._federation.clients[client]["signing"]:
+                yield client, Refused("not in the federation any more under its key")
+                continue
             header = {**question.header, "federation": self._federation.id, "to": client}
             asked[client] = question_id(Message(header, question.payload))
             receipt = self._receipts.last(client)

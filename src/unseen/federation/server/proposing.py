@@ -91,12 +91,17 @@ def propose(experiment: Experiment, federation: Federation, carrier: Carrier, te
         proposal=token_hex(16),
         experiment=_plain(experiment),
         schema=schema,
-        participants={name: Participant(federation.clients[name]["signing"], card["evaluates"]) for name, card in cards.items()},
+        participants={name: _participant(federation.clients[name], card["evaluates"]) for name, card in cards.items()},
         minimum_clients=max(1, terms.minimum_clients),
         sums=sums,
+        passed_on=rehearsed.passed_on,
         weights=rehearsed.weights,
         plan=rehearsed.plan,
     )
+
+
+def _participant(keys: Mapping[str, str], evaluates: bool) -> Participant:
+    return Participant(keys["signing"], keys["node"], keys["box"], evaluates)
 
 
 def read_study_file(file: Path, federation: Federation) -> Study:

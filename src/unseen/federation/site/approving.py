@@ -138,6 +138,8 @@ class Approver:
                 raise Rejected(f"study: no task {path!r}") from error
             passed_on |= {told.kind for told in declarations(down).values() if told.passed_on}
             _refuse_other_plan(study.leaving(phase, ask), up, summed=study.sums and phase != "score" and is_summed(up))
+        if passed_on != {*study.passed_on}:
+            raise Rejected("study: it does not say what other sites get, as the method has it")
         sizes, classes = self._parts(study, dataset)
         return StudyFacts(
             method=str(study.experiment["method"]),

@@ -7,6 +7,7 @@ gave itself.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -142,7 +143,9 @@ class Responder:
 
     def _note_refusal(self, header: Mapping[str, Any], question: str, reason: str) -> None:
         study = header.get("study") if isinstance(header.get("study"), str) else ""
-        self._ledger.append([{"kind": "refusal", "study": study, "question": question, "task": header.get("task"), "reason": reason[:500]}])
+        entry = {"kind": "refusal", "study": study, "question": question, "task": header.get("task"), "reason": reason[:500]}
+        with contextlib.suppress(OSError):  # a refusal lets nothing out, so a full disk need not keep it back
+            self._ledger.append([entry])
 
     def _hello(self, question: str) -> dict[str, Any]:
         self._hellos += 1

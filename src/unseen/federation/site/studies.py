@@ -157,8 +157,13 @@ class SiteStudies:
             self._held[digest] = HeldStudy(folder, study, read_approval(json.loads((folder / "approval.json").read_text())))
         return self._held[digest]
 
+    def _names(self) -> list[str]:
+        return sorted(folder.name for folder in self._folder.iterdir()) if self._folder.exists() else []
+
     def put(self, study: Study, approval: Approval) -> HeldStudy:
-        """Keep an approved study. The approval is written last: without it there is none."""
+        """Keep an approved study. The approval is written last: without it there is none. Answers of ended ones are needed no more."""
+        for held in [held for digest in self._names() if (held := self.get(digest)) and held.progress.ended]:
+            shutil.rmtree(held.folder / "answers", ignore_errors=True)
         folder = self._folder / study.digest
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(folder / "study.json", study.text)

@@ -29,7 +29,7 @@ from unseen.experiment import Experiment
 from unseen.federation.cards import Schema, made_up_world
 from unseen.federation.study.study import Leaving, Phase, phase_of
 from unseen.federation.sums.summable import is_summed
-from unseen.method import Refused
+from unseen.method import Refused, task_types
 from unseen.payload import Payload, State, carried, declarations
 from unseen.scoring import Model
 from unseen.settings import values_of
@@ -50,6 +50,7 @@ class Rehearsed:
 
     plan: tuple[Leaving, ...]
     weights: dict[str, str]
+    passed_on: tuple[str, ...]  # kinds that other sites got of a site's answers
     rounds: int  # how many were rehearsed
 
 
@@ -71,12 +72,14 @@ class _NotingEngine(LocalEngine):
         super().__init__(world, folder, runner=runner)
         self.rows: dict[tuple[Phase, int, str, str], Leaving] = {}
         self.first: dict[str, str] = {}
+        self.passed_on: set[str] = set()
         self._sums = sums
 
     def answers(
         self, task: Callable[[D, Client], U], downs: Mapping[str, D], place: Place, shared: bool
     ) -> Iterator[tuple[str, U | Refused]]:
         path = path_of(task, self.world.experiment.method)
+        self.passed_on |= {told.kind for told in declarations(task_types(task)[0]).values() if told.passed_on}
         if place == Place(1, 1) and downs:
             self.first = self._known_weights(next(iter(downs.values())))
         for name, answer in super().answers(task, downs, place, shared):
@@ -139,9 +142,8 @@ def rehearse(experiment: Experiment, schema: Schema, training: list[str], sums: 
             if number == 1:
                 scored(engine, world, number, Model(model=method.model(state)))
     rows = [_until_the_end(row, number, experiment.rounds) for row in engine.rows.values()]
-    return Rehearsed(
-        tuple(sorted(rows, key=lambda r: (r.phase != "start", r.phase == "score", r.ask, r.task, r.field))), engine.first, number
-    )
+    rows.sort(key=lambda row: (row.phase != "start", row.phase == "score", row.ask, row.task, row.field))
+    return Rehearsed(tuple(rows), engine.first, tuple(sorted(engine.passed_on)), number)
 
 
 def _rounds(experiment: Experiment) -> int:

@@ -19,6 +19,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from unseen.errors import BadInput
+from unseen.federation.keys import fingerprint
 
 __all__ = ["MOST_STUDY", "Leaving", "Participant", "Phase", "Study", "asks_of", "phase_of", "read_signed_study"]
 
@@ -35,8 +36,14 @@ _PURPOSE = b"unseen study 1 "
 class Participant:
     """A site of the study, known by its key."""
 
-    signing: str  # public key, hexadecimal
+    signing: str  # public key, hexadecimal: what the site's signatures are checked with
+    node: str  # its other two public keys, so that the fingerprint is the one that people compared by telephone
+    box: str
     evaluates: bool  # its data are scored and never trained on
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint({"node": self.node, "signing": self.signing, "box": self.box})
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ class Study:
     participants: dict[str, Participant]
     minimum_clients: int  # usable answers without which a round does not count
     sums: bool  # answers that are averaged leave masked, and only their sum is read
+    passed_on: tuple[str, ...]  # kinds that other sites get of a site's answers, one by one
     weights: dict[str, str]  # sha256 of the first weights, by field of the first question of round 1
     plan: tuple[Leaving, ...]
 
@@ -145,6 +153,7 @@ def read_study(told: Any) -> Study:
         raise BadInput([f"the study cannot be used: {problem}" for problem in problems])
     values = {field.name: told[field.name] for field in fields(Study)}
     values["participants"] = {name: Participant(**site) for name, site in told["participants"].items()}
+    values["passed_on"] = tuple(told["passed_on"])
     values["plan"] = tuple(Leaving(**row) for row in told["plan"])
     study = Study(**values)
     if json.loads(study.text) != told:
@@ -168,7 +177,7 @@ def _problems(told: Any) -> list[str]:
         "weights": dict,
         "plan": list,
     }
-    kinds |= {"minimum_clients": int, "sums": bool}
+    kinds |= {"minimum_clients": int, "sums": bool, "passed_on": list}
     wrong = [key for key, kind in kinds.items() if type(told[key]) is not kind]
     if wrong:
         return [f"{', '.join(wrong)} is of another kind"]
@@ -181,6 +190,8 @@ def _problems(told: Any) -> list[str]:
         problems.append("a participant is not a name with a key")
     elif len({site["signing"] for site in told["participants"].values()}) != len(told["participants"]):
         problems.append("two participants have one key")
+    if not all(isinstance(kind, str) for kind in told["passed_on"]):
+        problems.append("what is passed on cannot be read")
     if not all(isinstance(value, str) and _KEY.fullmatch(value) for value in told["weights"].values()):
         problems.append("a hash of the first weights is none")
     if len(told["plan"]) > 1000 or not all(_is_leaving(row) for row in told["plan"]):

@@ -32,7 +32,7 @@ class StudyInWords:
     name: str  # the study's hash
     lead: str
     facts: Sequence[tuple[str, str]]
-    participants: Sequence[tuple[str, str, str]]  # name, what it does, fingerprint of its key
+    participants: Sequence[tuple[str, str, str]]  # name, what it does, fingerprint of its keys
     leaves: Sequence[tuple[str, str, str, str]]  # when, what, how much, who reads it
     settings: Sequence[tuple[str, str]]
 
@@ -61,6 +61,7 @@ def in_words(study: Study) -> StudyInWords:
             if study.sums
             else "no: the server reads every site's answers",
         ),
+        ("other sites see", _passed_on(study)),
         ("noise", "each site decides by its own policy; its approval and its ledger say so"),
     ]
     return StudyInWords(
@@ -68,17 +69,12 @@ def in_words(study: Study) -> StudyInWords:
         lead=lead,
         facts=facts,
         participants=[
-            (name, "is scored on, never trains" if name in evaluating else "trains", fingerprint(site.signing))
+            (name, "is scored on, never trains" if name in evaluating else "trains", site.fingerprint)
             for name, site in sorted(study.participants.items())
         ],
         leaves=[_leaves(row, study) for row in study.plan],
         settings=[(name, str(value)) for name, value in sorted(experiment.get("set", {}).items())],
     )
-
-
-def fingerprint(key: str) -> str:
-    """The beginning of a public key, to be compared by telephone."""
-    return " ".join(key[i : i + 4] for i in range(0, 32, 4))
 
 
 def amount(size: float) -> str:
@@ -110,6 +106,13 @@ def _leaves(row: Leaving, study: Study) -> tuple[str, str, str, str]:
 
 def _bytes_in_all(row: Leaving) -> int:
     return row.bytes * (1 if row.phase == "start" else row.last - row.first + 1)
+
+
+def _passed_on(study: Study) -> str:
+    """What sites get of each other, one by one."""
+    if not study.passed_on:
+        return "nothing of a single site"
+    return f"of each site: {', '.join(_KINDS.get(kind, kind) for kind in study.passed_on)}; the server passes it on"
 
 
 def _first_weights(study: Study) -> str:
