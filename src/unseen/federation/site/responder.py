@@ -184,16 +184,15 @@ class Responder:
         given = held.open_place(place, step, question)
         if given is not None:
             return self._signed(given.header, given.payload)
-        runner = self._runner_for(held)
-        memory = self._memory(held, place, header["versions"])
-        if step in (0, WORDS):
-            self._budget.refuse_overspent()
+        if step not in (0, WORDS):
+            return self._small_step(held, place, step, question, message.payload)
+        runner, memory = self._runner_for(held), self._memory(held, place, header["versions"])
+        self._budget.refuse_overspent()
         work = partial(self._work_done, held, place, runner, memory)
-        if step == 0:
-            _, up, staged = work(message.payload)
-            entries = self._entries(held, place, question, up)
-            return self._let_out(held, place, step, question, entries, up.to_bytes(), staged)
-        return self._one_step(held, place, step, question, message.payload, work, runner)
+        if step == WORDS:
+            return self._masked(held, place, question, message.payload, work, runner)
+        _, up, staged = work(message.payload)
+        return self._let_out(held, place, step, question, self._entries(held, place, question, up), up.to_bytes(), staged)
 
     def _work_done(
         self, held: HeldStudy, place: Place, runner: TaskRunner, memory: MemoryStore, payload: bytes
@@ -213,27 +212,27 @@ class Responder:
             up = Checker(runner.world).clamped(up, self._policy.privacy.announced_samples)  # noise gives accuracies beyond 1
         return down, up, staged
 
-    def _one_step(
-        self, held: HeldStudy, place: Place, step: int, question: str, payload: bytes, work: _Work, runner: TaskRunner
-    ) -> SignedMessage:
-        """One step of a secure sum. The third brings the answer, under masks."""
-        summing, staged, entries = SumStep(held, place, self._kit.client, self._key), dict[str, str](), list[dict[str, Any]]()
-        if step == WORDS:
-            size = int.from_bytes(payload[:8], "little")
-            content, asked = payload[8 : 8 + size], payload[8 + size :]
+    def _masked(self, held: HeldStudy, place: Place, question: str, payload: bytes, work: _Work, runner: TaskRunner) -> SignedMessage:
+        """The step of a secure sum that brings the answer, under masks."""
+        size, staged, entries = int.from_bytes(payload[:8], "little"), dict[str, str](), list[dict[str, Any]]()
+        content, asked = payload[8 : 8 + size], payload[8 + size :]
 
-            def answered() -> tuple[Payload, Payload]:
-                down, up, written = work(asked)
-                staged.update(written)
-                entries.extend(self._entries(held, place, question, up))
-                return down, up
+        def answered() -> tuple[Payload, Payload]:
+            down, up, written = work(asked)
+            staged.update(written)
+            entries.extend(self._entries(held, place, question, up))
+            return down, up
 
-            answer = summing.masked(content, asked, answered, runner.world.entries)
-        else:
-            answer = summing.answer(step, payload)
-            about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask, "field": STEPS[step]}
-            entries.append({**about, "kind": "sum", "bytes": len(answer), "sha256": _hash(answer)})
-        signed = self._let_out(held, place, step, question, entries, answer, staged)
+        words = SumStep(held, place, self._kit.client, self._key).masked(content, asked, answered, runner.world.entries)
+        return self._let_out(held, place, WORDS, question, entries, words, staged)
+
+    def _small_step(self, held: HeldStudy, place: Place, step: int, question: str, payload: bytes) -> SignedMessage:
+        """Any other step of a secure sum. It needs neither data nor memories."""
+        summing = SumStep(held, place, self._kit.client, self._key)
+        answer = summing.answer(step, payload)
+        about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask, "field": STEPS[step]}
+        entry = {**about, "kind": "sum", "bytes": len(answer), "sha256": _hash(answer)}
+        signed = self._let_out(held, place, step, question, [entry], answer, {})
         if step == LAST_STEP:
             summing.forget()
         return signed
