@@ -124,52 +124,7 @@ class Approver:
             raise Rejected(f"study: this site {'only evaluates' if self._evaluates else 'trains'}; the study has it otherwise")
 
     def _check(self, study: Study, known: set[str]) -> None:
-<<<<<<< HEAD
         self._policy.check_study(facts_of(study, self._dataset, self._evaluates, known | {self._own_key}))
-=======
-        self._policy.check_study(self._facts(study, known))
-
-    def _facts(self, study: Study, known: set[str]) -> StudyFacts:
-        """Facts that this site reads in the study's text, or finds out over its own data."""
-        dataset = as_agreed(self._dataset, study.schema)
-        method = experiment_of(study, dataset).method
-        passed_on = set()
-        for (phase, ask), path in asks_of(study.plan).items():
-            try:
-                down, up = task_types(find_task(path, method))
-            except (AttributeError, TypeError) as error:
-                raise Rejected(f"study: no task {path!r}") from error
-            passed_on |= {told.kind for told in declarations(down).values() if told.passed_on}
-            _refuse_other_plan(study.leaving(phase, ask), up, summed=study.sums and phase != "score" and is_summed(up))
-        if passed_on != {*study.passed_on}:
-            raise Rejected("study: it does not say what other sites get, as the method has it")
-        sizes, classes = self._parts(study, dataset)
-        return StudyFacts(
-            method=str(study.experiment["method"]),
-            rounds=study.rounds,
-            plan=study.plan,
-            passed_on=frozenset(passed_on),
-            exposures=method.exposures(),
-            known_clients=sum(study.participants[name].signing in known | {self._own_key} for name in study.training),
-            trains=not self._evaluates,
-            samples=sizes,
-            classes=classes,
-        )
-
-    def _parts(self, study: Study, dataset: DomainDataset) -> tuple[tuple[int, int], list[int]]:
-        """How many samples, and of how many classes, train and validate here under the study's split."""
-        domain = dataset.domains[0]
-        if self._evaluates:
-            parts = [np.empty(0, np.int64), np.arange(len(domain))]
-        else:
-            try:
-                holding = per_domain(float(study.experiment["validation"]))([domain], int(study.experiment["seed"]))[0]
-            except (BadInput, KeyError, TypeError) as error:
-                raise Rejected(f"study: the data cannot be split as it says ({error})") from error
-            parts = [part.parts[0][1] for part in (holding.train, holding.validation)]
-        classes = [len(np.unique(np.asarray(domain.labels)[p])) for p in parts] if isinstance(dataset.task, Classification) else []
-        return (len(parts[0]), len(parts[1])), classes
->>>>>>> main
 
     def _announced(self, study: Study) -> tuple[int | None, int | None]:
         """The counts that this site tells with its approval."""
@@ -204,6 +159,8 @@ def facts_of(study: Study, data: DomainDataset, evaluates: bool, known: set[str]
             raise Rejected(f"study: no task {path!r}") from error
         passed_on |= {told.kind for told in declarations(down).values() if told.passed_on}
         _refuse_other_plan(study.leaving(phase, ask), up, summed=study.sums and phase != "score" and is_summed(up))
+    if passed_on != {*study.passed_on}:
+        raise Rejected("study: it does not say what other sites get, as the method has it")
     sizes, classes = _parts(study, dataset, evaluates)
     return StudyFacts(
         method=str(study.experiment["method"]),
