@@ -1,4 +1,7 @@
-"""The processes of a federation on this machine: a server, sites and drivers, with SuperLink, SuperNodes and TLS, each with its log."""
+"""The processes of a federation on this machine, each with its log.
+
+Sites and drivers, and between them a server with SuperLink, SuperNodes and TLS, or a folder of letters.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +46,14 @@ def same(here: Path, there: Path) -> bool:
 
 
 class Loopback:
-    """A federation in a folder. Commands run in that folder."""
+    """A federation in a folder. Commands run in that folder. With `letters`, messages go through a folder, and nothing serves."""
 
-    def __init__(self, folder: Path, clients: Sequence[str]) -> None:
+    def __init__(self, folder: Path, clients: Sequence[str], letters: bool = False) -> None:
         self.folder, self.processes = folder, dict[str, subprocess.Popen[bytes]]()
+        self.carrier: list[object] = []
+        if letters:
+            (folder / "share").mkdir()
+            self.carrier = ["--carrier", f"folder:{folder / 'share'}"]
         self.path, self.port = folder / "federation", free_port()
         unseen("federation", "init", self.path, "--server", "localhost", "--clients", ",".join(clients), "--port", self.port)
 
@@ -58,7 +65,7 @@ class Loopback:
         self.start("serve", "serve", "--dir", self.path, "--host", "127.0.0.1")
 
     def join(self, name: str, *arguments: object) -> None:
-        self.start(name, "join", self.path / "kits" / f"{name}.kit", "--dir", f"site-{name}", "--device", "cpu", *arguments)
+        self.start(name, "join", self.path / "kits" / f"{name}.kit", "--dir", f"site-{name}", "--device", "cpu", *self.carrier, *arguments)
 
     def run(self, *arguments: object) -> None:
         """Drive a run to its end."""
@@ -67,7 +74,7 @@ class Loopback:
 
     @property
     def between(self) -> list[object]:
-        return ["--engine", "flower", "--federation", self.path]
+        return ["--federation", self.path, *self.carrier]
 
     def said(self, name: str) -> str:
         """What a process said, as one line: a log has the width of no terminal."""
@@ -80,8 +87,8 @@ class Loopback:
             assert time.monotonic() < end, f"{name} did not say {text!r}: {self.said(name)[-2000:]}"
             time.sleep(0.1)
 
-    def ended(self, name: str) -> int:
-        return self.processes[name].wait(timeout=2 * PATIENCE)
+    def ended(self, name: str, patience: float = 2 * PATIENCE) -> int:
+        return self.processes[name].wait(timeout=patience)
 
     def child(self, name: str, what: str) -> int:
         """The process that another one started, such as its SuperNode."""

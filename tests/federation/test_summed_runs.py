@@ -54,6 +54,12 @@ def test_one_summed_round_is_the_plain_one_within_the_rounding(name: str, tmp_pa
     assert len(words) >= 15 and not any(single in payload for payload in words)
 
 
+def test_a_method_with_memories_finds_them_in_the_next_round(tmp_path: Path) -> None:
+    """What a site wrote with its answer outlives the steps that follow it."""
+    result, _ = go("feddag", tmp_path, True, rounds=3)
+    assert [record["missing"] for record in result.records] == [{}, {}, {}]
+
+
 def test_kills_between_the_steps_of_a_sum_change_no_bit(tmp_path: Path) -> None:
     whole, _ = go("fedsb", tmp_path / "whole", True)
     experiment = Experiment(build(METHODS["fedsb"], SEEDS["fedsb"], PARTS), FOUR.name, "d", rounds=2)

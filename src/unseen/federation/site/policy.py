@@ -80,6 +80,7 @@ class Policy:
     fewest_classes: int = 2  # in the training and in the validation part
     spectrum_reach: float = 0.1  # largest part of a side that a window of amplitudes may cover
     images_per_spectrum: int = 8  # fewest images behind one spectrum
+    numbers_per_spectrum: int = 32  # most numbers in a window: a wide one tells an image even from a group's mean
     own_order: bool = False  # draw batches in an order that the server cannot know; results then differ from those of one process
     scores: str = "every-round"  # or "last-round": whether the global model's score leaves in every round
     secure_sums: bool = False  # approve only studies whose models are summed under masks
@@ -117,6 +118,8 @@ class Policy:
                 yield f"kinds: {row.field} is a {row.kind}; only {', '.join(self.kinds)} may leave"
             if row.kind in OF_A_NETWORK and "*" not in self.networks and row.role not in self.networks:
                 yield f"networks: {row.field} is of the network {row.role!r}; only {', '.join(self.networks)} may leave"
+            if row.kind == "spectrum" and any(math.prod(form[-1]) > self.numbers_per_spectrum for form in row.shape or ()):
+                yield f"numbers_per_spectrum: a window of {row.field} has more than {self.numbers_per_spectrum} numbers"
             if row.grows and not self.fields_that_grow:
                 yield f"fields_that_grow: {row.field} grows with the data"
         for kind in sorted(facts.passed_on - {*self.others_see}):

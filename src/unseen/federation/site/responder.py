@@ -21,7 +21,7 @@ import torch
 
 from unseen.codec import CodecError, hints_of, tensors_in
 from unseen.data.domain import DomainDataset
-from unseen.engines.checking import Checker
+from unseen.engines.checking import Checker, outline_from_plain, refuse_other_forms
 from unseen.engines.cohort import SCORING_ASK
 from unseen.engines.tasks import Place, TaskRunner, find_task
 from unseen.errors import BadInput, RefusedReply
@@ -184,16 +184,15 @@ class Responder:
         given = held.open_place(place, step, question)
         if given is not None:
             return self._signed(given.header, given.payload)
-        runner = self._runner_for(held)
-        memory = self._memory(held, place, header["versions"])
-        if step in (0, WORDS):
-            self._budget.refuse_overspent()
+        if step not in (0, WORDS):
+            return self._small_step(held, place, step, question, message.payload)
+        runner, memory = self._runner_for(held), self._memory(held, place, header["versions"])
+        self._budget.refuse_overspent()
         work = partial(self._work_done, held, place, runner, memory)
-        if step == 0:
-            _, up, staged = work(message.payload)
-            entries = self._entries(held, place, question, up)
-            return self._let_out(held, place, step, question, entries, up.to_bytes(), staged)
-        return self._one_step(held, place, step, question, message.payload, work, runner)
+        if step == WORDS:
+            return self._masked(held, place, question, message.payload, work, runner)
+        _, up, staged = work(message.payload)
+        return self._let_out(held, place, step, question, self._entries(held, place, question, up), up.to_bytes(), staged)
 
     def _work_done(
         self, held: HeldStudy, place: Place, runner: TaskRunner, memory: MemoryStore, payload: bytes
@@ -213,27 +212,27 @@ class Responder:
             up = Checker(runner.world).clamped(up, self._policy.privacy.announced_samples)  # noise gives accuracies beyond 1
         return down, up, staged
 
-    def _one_step(
-        self, held: HeldStudy, place: Place, step: int, question: str, payload: bytes, work: _Work, runner: TaskRunner
-    ) -> SignedMessage:
-        """One step of a secure sum. The third brings the answer, under masks."""
-        summing, staged, entries = SumStep(held, place, self._kit.client, self._key), dict[str, str](), list[dict[str, Any]]()
-        if step == WORDS:
-            size = int.from_bytes(payload[:8], "little")
-            content, asked = payload[8 : 8 + size], payload[8 + size :]
+    def _masked(self, held: HeldStudy, place: Place, question: str, payload: bytes, work: _Work, runner: TaskRunner) -> SignedMessage:
+        """The step of a secure sum that brings the answer, under masks."""
+        size, staged, entries = int.from_bytes(payload[:8], "little"), dict[str, str](), list[dict[str, Any]]()
+        content, asked = payload[8 : 8 + size], payload[8 + size :]
 
-            def answered() -> tuple[Payload, Payload]:
-                down, up, written = work(asked)
-                staged.update(written)
-                entries.extend(self._entries(held, place, question, up))
-                return down, up
+        def answered() -> tuple[Payload, Payload]:
+            down, up, written = work(asked)
+            staged.update(written)
+            entries.extend(self._entries(held, place, question, up))
+            return down, up
 
-            answer = summing.masked(content, asked, answered, runner.world.entries)
-        else:
-            answer = summing.answer(step, payload)
-            about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask, "field": STEPS[step]}
-            entries.append({**about, "kind": "sum", "bytes": len(answer), "sha256": _hash(answer)})
-        signed = self._let_out(held, place, step, question, entries, answer, staged)
+        words = SumStep(held, place, self._kit.client, self._key).masked(content, asked, answered, runner.world.entries)
+        return self._let_out(held, place, WORDS, question, entries, words, staged)
+
+    def _small_step(self, held: HeldStudy, place: Place, step: int, question: str, payload: bytes) -> SignedMessage:
+        """Any other step of a secure sum. It needs neither data nor memories."""
+        summing = SumStep(held, place, self._kit.client, self._key)
+        answer = summing.answer(step, payload)
+        about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask, "field": STEPS[step]}
+        entry = {**about, "kind": "sum", "bytes": len(answer), "sha256": _hash(answer)}
+        signed = self._let_out(held, place, step, question, [entry], answer, {})
         if step == LAST_STEP:
             summing.forget()
         return signed
@@ -300,6 +299,7 @@ class Responder:
         """What the ledger says of an answer, after study and policy allowed it and its privacy was spent."""
         fields = [one for one in carried(up) if one.bytes]
         self._policy.check_leaving(fields, held.left_in(place.round))
+        refuse_other_forms(up, outline_from_plain(held.study.shapes_at(place.round, place.ask)))
         planned = {row.field: row for row in held.study.leaving(phase_of(place.round, place.ask), place.ask)}
         for one in fields:
             row = planned.get(one.field)
@@ -310,10 +310,10 @@ class Responder:
         if not privacy.on:
             del spent["epsilon"]
         for one in fields:
-            shape, data = _content(up, one.field)
+            shape, sha256 = _content(up, one.field)
             about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask}
             about |= {"task": held.study.task_at(place.round, place.ask), "field": one.field, "kind": one.kind, "shape": shape}
-            about |= {"bytes": one.bytes, "sha256": _hash(data), **spent}
+            about |= {"bytes": one.bytes, "sha256": sha256, **spent}
             about |= {"masked": True} if planned[one.field].summed else {}
             entries.append(about | _network(declarations(type(up))[one.field]))
         return entries
@@ -357,14 +357,16 @@ def _place(header: Mapping[str, Any]) -> tuple[Place, int]:
     return Place(header["round"], header["ask"]), header["step"]
 
 
-def _content(up: Payload, field: str) -> tuple[list[int] | str, bytes]:
-    """The shape of a field's tensor, or how many there are, and its bytes, to be hashed."""
+def _content(up: Payload, field: str) -> tuple[list[int] | str, str]:
+    """The shape of a field's tensor, or how many there are, and the hash of its bytes."""
     value = getattr(up, field)
     tensors = [tensor.detach().cpu().contiguous() for _, tensor in tensors_in(value, hints_of(type(up))[field])]
     if not tensors:
-        return [], json.dumps(value).encode()
-    data = b"".join(t.reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors)
-    return (f"{len(tensors)} tensors" if len(tensors) > 1 else list(tensors[0].shape)), data
+        return [], _hash(json.dumps(value).encode())
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return (f"{len(tensors)} tensors" if len(tensors) > 1 else list(tensors[0].shape)), digest.hexdigest()
 
 
 def _network(told: Declaration) -> dict[str, str]:
