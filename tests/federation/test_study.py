@@ -184,3 +184,15 @@ def test_answers_of_an_ended_study_go_when_the_next_begins(tiny: DomainDataset, 
     assert any(answers.iterdir())
     federation.federate(experiment)
     assert not answers.exists()
+
+
+@pytest.mark.parametrize("text", ["{}", "[1", "\x00", '{"sums": true}'])
+def test_a_study_of_another_version_hinders_no_other(tiny: DomainDataset, tmp_path: Path, text: str) -> None:
+    federation = FederationInMemory(tmp_path, tiny, "c")
+    experiment = Experiment(SETTINGS["fedsb"].build(), "tiny", "c", rounds=1)
+    first = federation.federate(experiment)
+    (tmp_path / "a/studies" / first.study.digest / "study.json").write_text(text)
+    federation.carrier.responders["a"] = federation.responder("a")
+    assert set(federation.federate(experiment).world.holdings) == {"a", "b"}
+    federation.again(first)
+    assert any("a does not take part" in line and "another version wrote it" in line for line in federation.said)
