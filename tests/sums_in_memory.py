@@ -34,6 +34,11 @@ def added(sites: list[str]) -> tuple[list[int], list[int]]:
     return wide, [sum(int(one.narrow[at]) for one in words) % 2**32 for at in range(3)]
 
 
+def kept_of(server: ServerSum) -> tuple[bytes, bytes]:
+    """What a server that is restarted now finds on its disk."""
+    return server.to_bytes(), server.words_to_bytes() if server.step > 3 else b""
+
+
 class SumInMemory:
     """`lost` says from which step on a site does not answer; `restart` makes server and sites anew from their bytes before every call."""
 
@@ -72,7 +77,7 @@ class SumInMemory:
                 self.server.take(name, self.answer(name, step, question))
         self.server.advance()
         if self.restart:
-            self.server = ServerSum(self.context, ASKED, self.server.to_bytes())
+            self.server = ServerSum(self.context, ASKED, *kept_of(self.server))
 
     def run(self, until: int = 5) -> ServerSum:
         while self.server.step <= until:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from unseen.leakage.attempts import membership_attempt
-from unseen.leakage.intervals import area_under_curve, clopper_pearson, few_by_chance, separation
+from unseen.leakage.intervals import alike_by_chance, area_under_curve, clopper_pearson, few_by_chance, separation
 
 SCORES = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=8)
 
@@ -73,3 +73,13 @@ def test_images_of_one_patient_are_drawn_together() -> None:
 
 def test_a_broken_model_is_no_member() -> None:
     assert separation([float("nan"), 1.0], [0.0, 0.5]).auc == 0.5
+
+
+def test_found_images_that_are_all_alike_are_no_evidence() -> None:
+    rng = np.random.default_rng(3)
+    one = rng.random(40)
+    one[5] = 2.0  # likest to one that trained: half of all would be
+    assert 0.4 < alike_by_chance(np.stack([one] * 8), 20) < 0.6
+    each = np.eye(8, 40) + 0.1 * rng.random((8, 40))
+    assert alike_by_chance(each, 20) < 0.005
+    assert alike_by_chance(each[:, ::-1], 20) > 0.99

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from cryptography.exceptions import InvalidSignature
@@ -29,6 +30,11 @@ class Message:
     header: dict[str, Any]
     payload: bytes = b""
 
+    @cached_property
+    def payload_hash(self) -> bytes:
+        """SHA-256. Its signature and its name both rest on it, and a payload may have gigabytes."""
+        return hashlib.sha256(self.payload).digest()
+
 
 @dataclass(frozen=True)
 class SignedMessage:
@@ -41,22 +47,23 @@ class SignedMessage:
 
 def sign(message: Message, key: Ed25519PrivateKey, purpose: Purpose) -> SignedMessage:
     header = json.dumps(message.header, separators=(",", ":"), allow_nan=False)
-    return SignedMessage(header, message.payload, key.sign(_digest(header, message.payload, purpose)))
+    return SignedMessage(header, message.payload, key.sign(_signed_text(header, message.payload_hash, purpose)))
 
 
 def question_id(message: Message) -> str:
     """The name of a question: of all that it says but for the receipt, which tells of earlier answers. The same question has one name."""
     header = {key: value for key, value in message.header.items() if key != "receipt"}
     text = json.dumps(header, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(hashlib.sha256(text.encode()).digest() + hashlib.sha256(message.payload).digest()).hexdigest()
+    return hashlib.sha256(hashlib.sha256(text.encode()).digest() + message.payload_hash).hexdigest()
 
 
 def open_message(signed: SignedMessage, key: Ed25519PublicKey, purpose: Purpose, most_bytes: int) -> Message:
     """The message, or RefusedReply: too large, not signed by `key` for this purpose, or no JSON object."""
     if len(signed.header) > MOST_HEADER or len(signed.payload) > most_bytes:
         raise RefusedReply(f"{len(signed.header) + len(signed.payload):,} bytes; at most {most_bytes:,} are taken")
+    message = Message({}, signed.payload)
     try:
-        key.verify(signed.signature, _digest(signed.header, signed.payload, purpose))
+        key.verify(signed.signature, _signed_text(signed.header, message.payload_hash, purpose))
         header = json.loads(signed.header)
     except (InvalidSignature, UnicodeEncodeError):
         raise RefusedReply("the signature does not fit") from None
@@ -64,9 +71,9 @@ def open_message(signed: SignedMessage, key: Ed25519PublicKey, purpose: Purpose,
         raise RefusedReply("the header cannot be read") from None
     if not isinstance(header, dict):
         raise RefusedReply("the header cannot be read")
-    return Message(header, signed.payload)
+    message.header.update(header)
+    return message
 
 
-def _digest(header: str, payload: bytes, purpose: Purpose) -> bytes:
-    parts = (hashlib.sha256(header.encode()).digest(), hashlib.sha256(payload).digest())
-    return b"unseen message 1 " + purpose.encode() + b"".join(parts)
+def _signed_text(header: str, payload_hash: bytes, purpose: Purpose) -> bytes:
+    return b"unseen message 1 " + purpose.encode() + hashlib.sha256(header.encode()).digest() + payload_hash

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from scipy.stats import chi2
 
-from sums_in_memory import ASKED, KEYS, SumInMemory, added, context_of, words_of
+from sums_in_memory import ASKED, KEYS, SumInMemory, added, context_of, kept_of, words_of
 from unseen.errors import BadInput, NoReplies, RefusedReply
 from unseen.federation.sums.context import derive, pack
 from unseen.federation.sums.roster import Roster, partners_of
@@ -74,17 +74,17 @@ def test_the_same_question_gets_the_same_answer_at_any_time() -> None:
 
 
 def test_a_server_that_is_killed_within_a_step_asks_the_same_again() -> None:
-    run, before = SumInMemory(4), None
+    run, before = SumInMemory(4), (None, b"")
     for step in STEPS:
         first = run.server.questions()
         for name in ("02", "00"):
             run.server.take(name, run.answer(name, step, first[name]))
-        run.server = ServerSum(run.context, ASKED, before)
+        run.server = ServerSum(run.context, ASKED, *before)
         assert run.server.questions() == first
         run.one_step()
-        before = run.server.to_bytes()
+        before = kept_of(run.server)
     assert run.total == added([*run.sites])
-    assert ServerSum(run.context, ASKED, before).result.narrow.tolist() == run.total[1]
+    assert ServerSum(run.context, ASKED, *before).result.narrow.tolist() == run.total[1]
 
 
 def test_a_step_that_too_few_answered_can_be_asked_again() -> None:
@@ -98,6 +98,22 @@ def test_a_step_that_too_few_answered_can_be_asked_again() -> None:
         run.lost = {}
         run.run()
         assert run.total == added([*run.sites]) and run.server.missing == {}
+
+
+def test_a_sum_among_fewer_than_the_study_asks_for_waits_for_more() -> None:
+    """Until the words are there: a site that fails later is in the sum."""
+    for step in STEPS:
+        run = SumInMemory(5)
+        run.server = ServerSum(run.context, ASKED, fewest=5)
+        run.run(until=step - 1)
+        run.lost = {"01": step}
+        if step <= 3:
+            with pytest.raises(NoReplies, match=r"4 of 5 sites .* 5 are needed"):
+                run.one_step()
+            assert run.server.expected == ["01"]
+            run.lost = {}
+        run.run()
+        assert run.total == added([*run.sites]) and len(run.server.survivors) == 5
 
 
 def test_a_restarted_site_masks_no_other_words_with_the_same_masks() -> None:

@@ -54,16 +54,20 @@ def parse_carrier(text: str) -> Path | None:
 
 
 class Pause:
-    """Between two looks into a folder: short while there is work, longer while there is none."""
+    """Between two looks into a folder: a small part of the time for which there was nothing, so that waiting costs little more of it."""
 
-    least, most = 0.2, 3.0  # seconds
+    least, most = 0.05, 3.0  # seconds
+    _part = 1 / 16
 
     def __init__(self) -> None:
-        self._next = self.least
+        self._busy_at = time.monotonic()
 
     def rest(self, busy: bool, at_most: float = float("inf")) -> None:
-        self._next = self.least if busy else min(self.most, self._next * 1.3)
-        time.sleep(max(0.0, min(self._next, at_most)))
+        now = time.monotonic()
+        if busy:
+            self._busy_at = now
+        seconds = min(self.most, max(self.least, (now - self._busy_at) * self._part))
+        time.sleep(max(0.0, min(seconds, at_most)))
 
 
 class SayOnce:

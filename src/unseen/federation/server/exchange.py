@@ -47,10 +47,10 @@ class Exchange:
             if present.get(client, {}).get("signing") != self._federation.clients[client]["signing"]:
                 yield client, Refused("not in the federation any more under its key")
                 continue
-            header = {**question.header, "federation": self._federation.id, "to": client}
-            asked[client] = question_id(Message(header, question.payload))
             receipt = self._receipts.last(client)
-            message = Message({**header, **({"receipt": receipt} if receipt else {})}, question.payload)
+            header = {**question.header, "federation": self._federation.id, "to": client, **({"receipt": receipt} if receipt else {})}
+            message = Message(header, question.payload)
+            asked[client] = question_id(message)
             signed[client] = sign(message, self._key, "question")
         for client, reply in self._carrier.exchange(signed, self._terms.deadline):
             yield client, self._opened(client, str(questions[client].header.get("study", "")), asked[client], reply)

@@ -48,17 +48,21 @@ class Summing:
         keys = {name: read_public(self._study.participants[name].signing) for name in sites}
         counts = {name: self._counts[name][0] for name in sites}
         context, asked = SumContext(self._study.digest, place.round, place.ask, keys, counts), down.to_bytes()
-        kept, state = journal.unfinished_sum, None
-        if kept.exists():
-            state = kept.read_bytes()
-        going = ServerSum(context, hashlib.sha256(asked).digest(), state)
+        kept, fewest = journal.unfinished_sum, self._study.minimum_clients
+        words, state = kept.with_suffix(".words"), kept.read_bytes() if kept.exists() else None
+        sum_so_far = words.read_bytes() if words.exists() else b""
+        going = ServerSum(context, hashlib.sha256(asked).digest(), state, sum_so_far, fewest)
         told = _Told.read(journal)
         while going.step != DONE:
+            step = going.step
             self._one_step(going, asked, header, told)
-            if going.step == _WORDS:
+            if step == _WORDS:
                 told.write(journal)
             going.advance()
-            write_atomically(kept, going.to_bytes())
+            if step == _WORDS:
+                write_atomically(words, going.words_to_bytes())
+            if going.step != DONE:  # a server that is killed then asks the last step again: what comes of it is written below
+                write_atomically(kept, going.to_bytes())
         try:
             mean = decode_mean(going.result, up_type, down, context, len(going.survivors))
             self._checker.refuse_misfit(mean, down, max(1, *counts.values()))
@@ -67,6 +71,7 @@ class Summing:
         journal.put_sum(mean.to_bytes(), {name: told.staged.get(name, {}) for name in going.survivors}, told.epsilon)
         journal.close({name: why for name, why in going.missing.items() if name not in going.survivors})
         kept.unlink()
+        words.unlink()
 
     def _one_step(self, going: ServerSum, asked: bytes, header: Callable[[str, int], dict[str, Any]], told: _Told) -> None:
         step = going.step

@@ -314,10 +314,10 @@ class Responder:
         if not privacy.on:
             del spent["epsilon"]
         for one in fields:
-            shape, data = _content(up, one.field)
+            shape, sha256 = _content(up, one.field)
             about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask}
             about |= {"task": held.study.task_at(place.round, place.ask), "field": one.field, "kind": one.kind, "shape": shape}
-            about |= {"bytes": one.bytes, "sha256": _hash(data), **spent}
+            about |= {"bytes": one.bytes, "sha256": sha256, **spent}
             about |= {"masked": True} if planned[one.field].summed else {}
             entries.append(about | _network(declarations(type(up))[one.field]))
         return entries
@@ -361,14 +361,16 @@ def _place(header: Mapping[str, Any]) -> tuple[Place, int]:
     return Place(header["round"], header["ask"]), header["step"]
 
 
-def _content(up: Payload, field: str) -> tuple[list[int] | str, bytes]:
-    """The shape of a field's tensor, or how many there are, and its bytes, to be hashed."""
+def _content(up: Payload, field: str) -> tuple[list[int] | str, str]:
+    """The shape of a field's tensor, or how many there are, and the hash of its bytes."""
     value = getattr(up, field)
     tensors = [tensor.detach().cpu().contiguous() for _, tensor in tensors_in(value, hints_of(type(up))[field])]
     if not tensors:
-        return [], json.dumps(value).encode()
-    data = b"".join(t.reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors)
-    return (f"{len(tensors)} tensors" if len(tensors) > 1 else list(tensors[0].shape)), data
+        return [], _hash(json.dumps(value).encode())
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return (f"{len(tensors)} tensors" if len(tensors) > 1 else list(tensors[0].shape)), digest.hexdigest()
 
 
 def _network(told: Declaration) -> dict[str, str]:

@@ -41,9 +41,9 @@ class Participant:
     box: str
     evaluates: bool  # its data are scored and never trained on
 
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint({"node": self.node, "signing": self.signing, "box": self.box})
+    def fingerprint(self, name: str) -> str:
+        """The one that the site and the server's owner compared when it was admitted under this name."""
+        return fingerprint({"name": name, "node": self.node, "signing": self.signing, "box": self.box})
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def in_words(study: Study) -> StudyInWords:
         lead=lead,
         facts=facts,
         participants=[
-            (name, "is scored on, never trains" if name in evaluating else "trains", site.fingerprint)
+            (name, "is scored on alone" if name in evaluating else "trains", site.fingerprint(name))
             for name, site in sorted(study.participants.items())
         ],
         leaves=[_leaves(row, study) for row in study.plan],

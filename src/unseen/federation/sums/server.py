@@ -27,9 +27,9 @@ DONE = len(STEPS) + 1
 class ServerSum:
     """One sum, from its first question or from its own bytes: a restarted server asks again what it asked, and goes on."""
 
-    def __init__(self, context: SumContext, asked: bytes, state: bytes | None = None) -> None:
-        """`asked` is the SHA-256 of what the sites are asked in step 3."""
-        self._context, self._asked = context, asked
+    def __init__(self, context: SumContext, asked: bytes, state: bytes | None = None, words: bytes = b"", fewest: int = 0) -> None:
+        """`asked` is the SHA-256 of what the sites are asked in step 3; so many at the `fewest` must be in the sum."""
+        self._context, self._asked, self._fewest = context, asked, fewest
         self.step = 1  # the one that is being asked; above the last: the sum is there
         self.missing: dict[str, str] = {}  # who is not in the sum, or failed later, and why
         self._keys: dict[str, Any] = {}
@@ -40,7 +40,7 @@ class ServerSum:
         self._sums: dict[Form, Words] = {}  # by layout and number: sites that differ in them cannot be added
         self._forms: dict[str, Form] = {}  # by site
         if state is not None:
-            self._restore(state)
+            self._restore(state, words)
 
     @property
     def expected(self) -> list[str]:
@@ -153,6 +153,8 @@ class ServerSum:
 
     def _refuse_too_few(self, good: int) -> None:
         needed, sites = self._context.threshold, len(self._context.sites)
+        if self.step <= 3:  # who fails later is in the sum
+            needed = max(needed, min(self._fewest, sites))
         if good < needed:
             reasons = "; ".join(f"{site}: {reason}" for site, reason in sorted(self.missing.items()))
             what = f"step {self.step} ({STEPS[self.step]}) of a secure sum"
@@ -190,24 +192,24 @@ class ServerSum:
         return secret
 
     def to_bytes(self) -> bytes:
-        """To be written after each `advance`, and once more before a step is asked again: what came within a step is asked for again."""
+        """To be written after each `advance`, but for the words: what came within a step is asked for again."""
         kept = {
             "context": self._context.digest.hex(), "asked": self._asked.hex(), "step": self.step, "missing": self.missing,
             "keys": self._keys if self.step > 1 else {}, "boxes": self._boxes if self.step > 2 else {}, "survivors": self._survivors,
             "signatures": self._signatures if self.step > 4 else {},
         }  # fmt: skip
-        notes = pack(kept)
-        words = next(iter(self._sums.values())).to_bytes() if self.step > 3 else b""
-        return len(notes).to_bytes(8, "little") + notes + words
+        return pack(kept)
 
-    def _restore(self, state: bytes) -> None:
-        length = int.from_bytes(state[:8], "little")
-        names = ("context", "asked", "step", "missing", "keys", "boxes", "survivors", "signatures")
-        kept = unpack(state[8 : 8 + length], *names)
+    def words_to_bytes(self) -> bytes:
+        """The sum so far. It changes when step 3 ends and when step 5 does, and may have gigabytes."""
+        return next(iter(self._sums.values())).to_bytes()
+
+    def _restore(self, state: bytes, words: bytes) -> None:
+        kept = unpack(state, "context", "asked", "step", "missing", "keys", "boxes", "survivors", "signatures")
         if (kept["context"], kept["asked"]) != (self._context.digest.hex(), self._asked.hex()):
             raise RefusedReply("what the server kept of another secure sum")
         self.step, self.missing, self._keys, self._boxes = kept["step"], kept["missing"], kept["keys"], kept["boxes"]
         self._survivors, self._signatures = kept["survivors"], kept["signatures"]
         if self.step > 3:
-            words = Words.from_bytes(state[8 + length :]).copy()
-            self._sums, self._forms = {words.form: words}, dict.fromkeys(self._survivors, words.form)
+            total = Words.from_bytes(words).copy()
+            self._sums, self._forms = {total.form: total}, dict.fromkeys(self._survivors, total.form)
