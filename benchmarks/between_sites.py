@@ -11,6 +11,7 @@ SuperNodes and TLS; `folder` is a folder of letters. The outputs are in benchmar
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -243,7 +244,8 @@ def cost(options: argparse.Namespace, folder: Path) -> bool:
     from unseen.federation.server.exchange import Terms
     from unseen.federation.server.proposing import federate
 
-    federation, seconds = Federation(folder, options.carrier), dict[bool, list[float]]({False: [], True: []})
+    federation = Federation(folder, options.carrier)
+    seconds, work = ({False: list[float](), True: list[float]()} for _ in range(2))
     federation.bring_up()
     try:
         known = read_federation(federation.path)
@@ -260,9 +262,11 @@ def cost(options: argparse.Namespace, folder: Path) -> bool:
             for _ in range(options.times):
                 for sums in (False, True):
                     runs[sums].round()
+                    before = processor_seconds(federation)
                     seconds[sums] += [runs[sums].round() for _ in range(options.rounds)]
+                    work[sums].append((processor_seconds(federation) - before) / options.rounds)
                     took = ", ".join(f"{one:.2f}" for one in seconds[sums][-options.rounds :])
-                    about = f"load average {os.getloadavg()[0]:.1f}"
+                    about = f"{work[sums][-1]:.1f} s of processor time each; load average {os.getloadavg()[0]:.1f}"
                     print(f"{'summed' if sums else 'plain ':6} rounds: {took} s ({about})", flush=True)
         size = runs[False].bytes
         peaks = memory(federation)
@@ -273,6 +277,8 @@ def cost(options: argparse.Namespace, folder: Path) -> bool:
         f"a round with {size / 1e6:.0f} MB down to and up from each of three sites, over {options.carrier}, median of {len(seconds[True])}:"
     )
     print(f"plain {plain_time:.2f} s, summed {summed_time:.2f} s; ratio {summed_time / plain_time:.2f}")
+    plain_work, summed_work = statistics.median(work[False]), statistics.median(work[True])
+    print(f"processor time of all processes: plain {plain_work:.2f} s, summed {summed_work:.2f} s; ratio {summed_work / plain_work:.2f}")
     print("peaks of memory: " + ", ".join(f"{kind} {peak} MB" for kind, peak in peaks.items()))
     return summed_time <= 1.2 * plain_time
 
@@ -295,6 +301,17 @@ class CostedRun:
         cohort.close()
         assert not cohort.missing, cohort.missing
         return time.perf_counter() - began
+
+
+def processor_seconds(federation: Federation) -> float:
+    """That this process and those of the federation have taken so far, those that they started included."""
+    wanted, ticks = {os.getpid(), *(process.pid for process in federation.processes.values())}, 0
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            words = entry.read_text().rpartition(")")[2].split()
+            if int(entry.parent.name) in wanted or int(words[1]) in wanted - {os.getpid()}:
+                ticks += int(words[11]) + int(words[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def memory(federation: Federation) -> dict[str, int]:

@@ -79,6 +79,7 @@ class FederationEngine:
             self._ask_the_rest(path, up_type, downs, place, shared, journal)
         arrived = journal.answers()
         self._refuse_too_few(path, place, arrived, journal)
+        file, up = None, None
         for name, answer in sorted(arrived.items()):
             if isinstance(answer, Refused):
                 yield name, answer
@@ -87,8 +88,11 @@ class FederationEngine:
             if answer.epsilon is not None:
                 self._spent[name] = answer.epsilon
             # It was checked before it was written here, so its bytes need only be decoded. To keep the decoded answers instead
-            # would put every site's model in memory at once.
-            yield name, cast(U, up_type.from_bytes(answer.file.read_bytes()))
+            # would put every site's model in memory at once. What sites answered on average is one file for all of them.
+            if answer.file != file:
+                file, up = answer.file, None
+                up = up_type.from_bytes(answer.file.read_bytes())
+            yield name, cast(U, up)
 
     def _ask_the_rest(
         self, path: str, up_type: type[Payload], downs: Mapping[str, Payload], place: Place, shared: bool, journal: PlaceJournal

@@ -33,7 +33,9 @@ class StudyFacts:
     plan: Sequence[Leaving]
     passed_on: frozenset[str]  # kinds that other sites get of this one's answers, one by one
     exposures: Mapping[str, float]  # of the method, by name
+    sums: bool
     known_clients: int  # training sites whose keys this site knows
+    strangers: int  # those whose keys it does not know
     trains: bool
     samples: tuple[int, int]  # in training and validation
     classes: Sequence[int]  # in each part, where there are classes
@@ -100,6 +102,8 @@ class Policy:
             yield f"minimum_samples: fewer than {self.minimum_samples}"
         if facts.known_clients < self.minimum_clients:
             yield f"minimum_clients: {facts.known_clients} sites that this one knows take part, {self.minimum_clients} are asked for"
+        if facts.sums and facts.strangers:  # enough made-up sites would open a sum, whatever the true ones do
+            yield f"secure sums: this site does not know {facts.strangers} of the sites that sum; a person must approve the study"
         if self.secure_sums and any(row.kind in OF_A_NETWORK and not row.summed for row in facts.plan):
             yield "secure_sums: the study lets the server read single models"
         for name, (least, most) in {
@@ -118,6 +122,8 @@ class Policy:
                 yield f"kinds: {row.field} is a {row.kind}; only {', '.join(self.kinds)} may leave"
             if row.kind in OF_A_NETWORK and "*" not in self.networks and row.role not in self.networks:
                 yield f"networks: {row.field} is of the network {row.role!r}; only {', '.join(self.networks)} may leave"
+            if row.kind == "spectrum" and not row.shape:
+                yield f"numbers_per_spectrum: the study does not say how wide a window of {row.field} is"
             if row.kind == "spectrum" and any(math.prod(form[-1]) > self.numbers_per_spectrum for form in row.shape or ()):
                 yield f"numbers_per_spectrum: a window of {row.field} has more than {self.numbers_per_spectrum} numbers"
             if row.grows and not self.fields_that_grow:
