@@ -2,7 +2,7 @@
 
     python benchmarks/leakage.py [ROW ...] > benchmarks/results/leakage.md
 
-A process for each core, about 20 seconds of one for each row. One site (`plain` of styled-digits, `north` of phantom-sites), five
+A process for each core, about half a minute of one for each row. One site (`plain` of styled-digits, `north` of phantom-sites), five
 rounds, half of the images train.
 """
 

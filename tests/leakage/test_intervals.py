@@ -46,7 +46,7 @@ def test_equal_scores_are_guessing_and_clear_ones_are_not() -> None:
     same = separation(rng.normal(size=150), rng.normal(size=150))
     assert same.low is not None and same.high is not None and same.low < 0.5 < same.high
     assert membership_attempt("w", "a", same, 1.0, "").outcome == "guessing"
-    assert membership_attempt("w", "a", same, 0.5, "").outcome == "silent"  # the control failed: nothing can be said
+    assert membership_attempt("w", "a", same, 0.7, "").outcome == "silent"  # the control failed: nothing can be said
     apart = separation(rng.normal(3, 1, 150), rng.normal(size=150))
     assert apart.low is not None and apart.low > 0.9 and membership_attempt("w", "a", apart, None, "").outcome == "better"
     turned = separation(rng.normal(-3, 1, 150), rng.normal(size=150))
