@@ -2,7 +2,7 @@
 
     python benchmarks/leakage.py [ROW ...] > benchmarks/results/leakage.md
 
-A process for each core, about 20 seconds of one for each row. One site (`plain` of styled-digits, `north` of phantom-sites), five
+A process for each core, about half a minute of one for each row. One site (`plain` of styled-digits, `north` of phantom-sites), five
 rounds, half of the images train.
 """
 
@@ -75,7 +75,7 @@ def cell(attempts: list[Attempt]) -> str:
         return "–" if not attempts else "says nothing"
     rank = {"images": 0, "better": 1, "guessing": 2, "silent": 3}
     worst = min(tried, key=lambda a: (rank[a.outcome], -abs((a.value or 0) - (a.baseline or 0))))
-    text = f"{worst.value:.2f}" if worst.measure != "rank" else f"{worst.value:.0f} of {worst.baseline:.0f}"
+    text = f"{worst.value:.2f}".replace("-0.00", "0.00") if worst.measure != "rank" else f"{worst.value:.0f} of {worst.baseline:.0f}"
     text += f" (guess {worst.baseline:.2f})" if worst.measure in ("correlation", "overlap") else ""
     return f"**{text}**" if worst.outcome in ("images", "better") else f"{text}, says nothing" if worst.outcome == "silent" else text
 
@@ -84,7 +84,7 @@ def measured(name: str) -> Leakage:
     values, policy = ROWS[name]
     data = load(values["data"])
     site = replace(data, domains=(replace(data[DOMAINS[data.name]], name=SITE),))
-    found = measure(read_experiment(values), site, policy=policy, budget=1200)  # the clock must not decide
+    found = measure(read_experiment(values), site, policy=policy, budget=1200, steps=200, shadows=2)  # the clock must not decide
     print(f"{name}: {found.seconds:.0f} s", file=sys.stderr)
     return found
 

@@ -26,7 +26,16 @@ FEW: dict[str, Any] = {
     "fewest_classes": 0,
     "minimum_clients": 1,
 }  # tiny data have few of all
-EVERYTHING = Policy(kinds=KINDS, others_see=KINDS, fields_that_grow=True, spectrum_reach=0.5, images_per_spectrum=1, **BY_RULE, **FEW)
+EVERYTHING = Policy(
+    kinds=KINDS,
+    others_see=KINDS,
+    fields_that_grow=True,
+    spectrum_reach=0.5,
+    images_per_spectrum=1,
+    numbers_per_spectrum=10**6,
+    **BY_RULE,
+    **FEW,
+)
 
 
 def alone(dataset: DomainDataset, name: str) -> DomainDataset:

@@ -19,18 +19,18 @@ class SiteKey:
     """A key; `hand_out` makes one and writes it into the federation's folder as a site's."""
 
     def __init__(self, private: bytes | None = None) -> None:
-        self.private: Any = serialization.load_ssh_private_key(private or keys.node_key()[0], None)
+        self.private: Any = serialization.load_ssh_private_key(private or keys.SiteKeys.make().files["node.key"], None)
         self.public: bytes = public_key_to_bytes(self.private.public_key())
 
     @classmethod
     def hand_out(cls, federation: Path, site: str) -> SiteKey:
-        private, public = keys.node_key()
+        made = keys.SiteKeys.make()
         clients = members(federation)
         entry = clients.get(site) or next(
             iter(clients.values())
         )  # a new one has the other keys of an old one, which count for nothing here
-        rewrite(federation, {**clients, site: {**entry, "node": public.decode()}})
-        return cls(private)
+        rewrite(federation, {**clients, site: {**entry, "node": made.public["node"]}})
+        return cls(made.files["node.key"])
 
     @property
     def entry(self) -> str:

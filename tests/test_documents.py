@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ import pytest
 from typer.testing import CliRunner
 
 from unseen.cli import app
+from unseen.federation.site.policy import Policy, Privacy, read_policy
 from unseen.methods import CLASSES, METHODS
 from unseen.payload import bases
 from unseen.settings import settings_of
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")])
 
 
 def blocks(file: Path, language: str) -> list[str]:
@@ -96,3 +99,22 @@ def test_every_command_in_the_readme_exists() -> None:
 
 def test_the_citation_names_five_papers() -> None:
     assert (ROOT / "CITATION.cff").read_text().count("- type: ") == 5
+
+
+def test_the_guide_has_every_rule_of_a_policy_with_its_default(tmp_path: Path) -> None:
+    guide = ROOT / "docs/between-sites.md"
+    rows = dict(re.findall(r"^\| `([a-z_.]+)` \| `([^`]+)` \|", guide.read_text(), flags=re.MULTILINE))
+    rules = {field.name: getattr(Policy(), field.name) for field in dataclasses.fields(Policy) if field.name != "privacy"}
+    rules |= {f"privacy.{field.name}": getattr(Privacy(), field.name) for field in dataclasses.fields(Privacy)}
+    told = {name: tomllib.loads(f"value = {text}")["value"] for name, text in rows.items()}
+    assert told == {name: list(value) if isinstance(value, tuple) else value for name, value in rules.items()}
+    strict = next(block for block in blocks(guide, "toml") if block.startswith("studies"))
+    (tmp_path / "policy.toml").write_text(strict)
+    assert read_policy(tmp_path / "policy.toml").secure_sums
+
+
+def test_security_md_names_tests_that_are_there() -> None:
+    text = (ROOT / "docs/security.md").read_text()
+    named = set(re.findall(r"`(?:tests/)?((?:attacks|federation|engines|parts)/[a-z_/.]*)`", text))
+    assert len(named) > 20 and not [path for path in named if not (ROOT / "tests" / path).exists()]
+    assert {f"attacks/{file.name}" for file in (ROOT / "tests/attacks").glob("test_*.py")} <= named

@@ -12,11 +12,14 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from synthetic_runs import write_run
+from unseen.report.collect import collect
 from unseen.report.statistics import Comparison
 from unseen.report.tables import Cell
 
 EVIDENCE = Path(__file__).parents[1] / "benchmarks" / "evidence"
 PLANS = sorted(EVIDENCE.glob("*.plan.toml"))
+TABLES = sorted(file for file in EVIDENCE.glob("*.toml") if file not in PLANS and file.name != "claims.toml")
+SCORES = sorted((EVIDENCE.parent / "results").glob("*.csv"))
 
 
 def program(name: str) -> ModuleType:
@@ -28,7 +31,7 @@ def program(name: str) -> ModuleType:
     return module
 
 
-summarise, tune, verdicts = program("summarise"), program("tune"), program("verdicts")
+restore, summarise, tune, verdicts = program("restore"), program("summarise"), program("tune"), program("verdicts")
 
 
 def ours(low: float | None, high: float | None) -> Comparison:
@@ -140,6 +143,26 @@ def test_distances_stand_beside_dice_where_there_are_masks() -> None:
 
 
 def test_a_claim_speaks_of_rows_that_there_are() -> None:
-    labels = {file.name.removesuffix(".plan.toml"): {r["label"] for r in tomllib.loads(file.read_text())["methods"]} for file in PLANS}
+    labels = {file.stem: {r["label"] for r in tomllib.loads(file.read_text())["methods"]} for file in TABLES}
     for claim in tomllib.loads((EVIDENCE / "claims.toml").read_text())["claims"]:
         assert {claim["first"], claim["second"]} <= labels[verdicts.Claim(**claim).table]
+
+
+@pytest.mark.parametrize("file", SCORES, ids=lambda path: path.stem)
+def test_runs_restored_from_kept_scores_have_those_scores(file: Path, tmp_path: Path) -> None:
+    benchmark = tomllib.loads((EVIDENCE / f"{file.stem}.toml").read_text())
+    restored = restore.restore(file, benchmark, tmp_path / "runs")
+    runs = collect(tmp_path / "runs").finished
+    assert len(runs) == restored > 0
+    assert restore.restore(file, benchmark, tmp_path / "runs") == 0
+    summarise.write_scores(runs, tmp_path / "again.csv")
+    assert sorted((tmp_path / "again.csv").read_text().splitlines()) == sorted(file.read_text().splitlines())
+
+
+def test_a_run_that_is_there_is_not_restored(tmp_path: Path) -> None:
+    lines = ["method,fold,seed,round,source validation,unseen domain,score"]
+    lines += [f"A,art,{seed},{number},0.9,art,0.1" for seed in (0, 1) for number in (1, 2)]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    write_run(tmp_path / "runs" / "mine", "A", "art", seed=1, rounds=2)
+    assert restore.restore(tmp_path / "t.csv", {"data": "pacs", "rounds": 2}, tmp_path / "runs") == 1
+    assert {(run.seed, run.folder) for run in collect(tmp_path / "runs").finished} == {(1, "mine"), (0, "restored/A/art/seed-0")}

@@ -198,7 +198,7 @@ def test_help_shows_an_example(command: str) -> None:
     assert "Example: unseen" in " ".join(unseen(command, "--help").split())
 
 
-LONG = [*FEDSB, "--rounds", "25"]  # a second and a half, in which a signal comes in time
+LONG = [*FEDSB, "--rounds", "60"]  # a few seconds, in which a signal comes in time on a busy machine too
 
 
 def start(out: Path, *more: str) -> subprocess.Popen[bytes]:

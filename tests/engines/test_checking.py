@@ -17,7 +17,7 @@ from torch import Tensor
 from tiny_settings import SETTINGS
 from unseen import ELCFS, Experiment, FedAvg
 from unseen.data.domain import IMAGENET, DomainDataset
-from unseen.engines.checking import Checker, odd_ones_out, outline_from_plain, outline_of, outline_to_plain
+from unseen.engines.checking import Checker, outline_from_plain, outline_of, outline_to_plain
 from unseen.engines.local import LocalEngine
 from unseen.errors import BadInput, RefusedReply
 from unseen.methods.elcfs import Spectra
@@ -182,14 +182,6 @@ def test_an_outline_is_read_or_a_mistake_of_its_sender(plain: Any) -> None:
         return
     again = outline_to_plain(outline)
     assert outline_from_plain(again) == outline
-
-
-def test_a_majority_names_the_odd_one_and_a_tie_names_nobody() -> None:
-    one, other, third = (outline_of(Spectra(low=torch.ones(2, 3, width))) for width in (1, 2, 3))
-    assert list(odd_ones_out({"a": other, "b": one, "c": one})) == ["a"]
-    assert list(odd_ones_out({"a": other, "b": one, "c": one, "d": third, "e": one})) == ["a", "d"]
-    assert odd_ones_out({"a": other, "b": one}) == {} == odd_ones_out({"a": one, "b": other, "c": third})
-    assert odd_ones_out({"a": other, "b": other, "c": one, "d": one}) == {} == odd_ones_out({})
 
 
 def test_noise_beyond_a_range_is_put_back_into_it(checker: Checker, world: World) -> None:

@@ -15,7 +15,7 @@ from unseen import BadInput, Experiment, FedAvg, FedDyn
 from unseen.data.domain import DomainDataset
 from unseen.engines.cohort import taking_part
 from unseen.engines.local import LocalEngine
-from unseen.federation.server.engine import Terms
+from unseen.federation.server.exchange import Terms
 from unseen.parts.combining import Down
 from unseen.runs.record import Record
 from unseen.runs.watch import Silent

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from unseen.cli import app
 from unseen.errors import BadInput
 from unseen.federation import keys, kits
+from unseen.federation.keys import read_public
 from unseen.federation.kits import init, open_kit, read_federation
 
 
@@ -215,3 +216,9 @@ def test_mistakes_on_the_command_line(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 2 and text in result.output.replace("\n", " "), (arguments, result.output)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**255 - 20, 2**255 - 19])
+def test_a_key_for_which_anybody_can_sign_is_no_key(number: int) -> None:
+    with pytest.raises(BadInput, match="anybody can sign"):
+        read_public(number.to_bytes(32, "little").hex())

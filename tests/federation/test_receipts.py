@@ -240,6 +240,10 @@ def test_show_prints_refusals_and_fits_a_narrow_screen(kit: Kit) -> None:
     model = {"field": "model", "kind": "update", "network": "task", "part": "whole", "shape": "62 tensors", "bytes": 44_700_000}
     about = {"study": "cd" * 32, "round": 12, "ask": 1, "task": "aggregation.assess"}
     ledger.append([{**about, **model, "sha256": "ef" * 32, "noise": 1.0, "epsilon": 2.5}, {**about, "kind": "refusal", "reason": reason}])
+    ledger.append(
+        [{"kind": "approval", "study": "cd" * 32, "by": "rule", "split": "seed 7, validation 0.1", "train": 540, "validation": 60}]
+    )
+    ledger.append([{**about, **model, "masked": True}, {"kind": "approval", "by": "hand", "split": "", "train": None, "validation": None}])
     shown = command("show", kit.path).output
     assert max(map(len, shown.splitlines())) <= 80 and "\x1b" not in shown
     for words in (
@@ -251,8 +255,12 @@ def test_show_prints_refusals_and_fits_a_narrow_screen(kit: Kit) -> None:
         "epsilon 2.5",
         "efefefefefef",
         "REFUSED: kinds: low",
+        "approved by rule; seed 7, validation 0.1; told: 540 to train, 60 to validate",
+        "44,700,000 bytes under a mask",
+        "approved by a person",
+        "told: no counts",
     ):
-        assert words in shown
+        assert words in " ".join(shown.split())
     assert "REFUSED" not in command("show", kit.path, "--study", "abab").output
     entries = [json.loads(line) for line in command("show", kit.path, "--json").output.splitlines()]
     assert entries == list(ledger.entries())

@@ -18,8 +18,9 @@ from tiny_settings import SETTINGS
 from unseen import BadInput, Experiment
 from unseen.data.domain import DomainDataset
 from unseen.federation.kits import read_register
-from unseen.federation.membership import remove
+from unseen.federation.membership import members, remove
 from unseen.federation.messages import SignedMessage
+from unseen.federation.site.policy import Policy, Rejected
 from unseen.federation.site.trying import try_study
 from unseen.federation.study.study import Study, read_signed_study, read_study
 from unseen.federation.study.words import in_words
@@ -98,17 +99,35 @@ def test_the_plan_has_what_leaves_by_round(study: Study) -> None:
 
 def test_words_say_who_what_and_how_much(study: Study) -> None:
     words = in_words(study)
-    assert [name for name, _, _ in words.participants] == ["a", "b", "c"] and words.participants[2][1] == "is scored on, never trains"
+    assert [name for name, _, _ in words.participants] == ["a", "b", "c"] and words.participants[2][1] == "is scored on alone"
     assert "2 sites train" in words.lead and "No image and no label leaves" in words.lead
     assert any(when == "in every round" and "teacher" in what for when, what, _, _ in words.leaves)
     page = render_study(dataclasses.replace(study, schema={**study.schema, "classes": ["<script>x</script>", "b", "c"]}), "<b>signed</b>")
     assert "<script>" not in page and "&lt;script&gt;" in page and study.digest[:8] not in page  # another text, another name
 
 
+def test_the_fingerprints_are_those_that_people_compared(tiny: DomainDataset, tmp_path: Path) -> None:
+    federation = FederationInMemory(tmp_path, tiny, "c")
+    study = federation.federate(Experiment(SETTINGS["fedavg"].build(), "tiny", "c", rounds=1)).study
+    assert {name: text for name, _, text in in_words(study).participants} == {
+        m.name: m.fingerprint for m in members(federation.server.path)
+    }
+
+
 def test_a_site_tries_a_study_and_nothing_is_sent(study: Study, tiny: DomainDataset) -> None:
     tried = try_study(study, alone(tiny, "a"), "a", EVERYTHING, "cpu")
     assert {row["field"] for row in tried.left} >= {"teacher", "perturbed", "losses", "metrics"} and "accuracy" in tried.metrics
     assert try_study(study, alone(tiny, "c"), "c", EVERYTHING, "cpu").left
+
+
+def test_a_study_that_the_rules_forbid_is_not_tried(study: Study, tiny: DomainDataset) -> None:
+    for rules, named in (
+        (Policy(methods=("fedsb",)), "methods"),
+        (Policy(kinds=("count",)), "kinds"),
+        (Policy(others_see=()), "others_see"),
+    ):
+        with pytest.raises(Rejected, match=named):
+            try_study(study, alone(tiny, "a"), "a", rules, "cpu")
 
 
 @pytest.mark.parametrize("name", ["fedsb", "elcfs", "feddag"])
@@ -165,3 +184,15 @@ def test_answers_of_an_ended_study_go_when_the_next_begins(tiny: DomainDataset, 
     assert any(answers.iterdir())
     federation.federate(experiment)
     assert not answers.exists()
+
+
+@pytest.mark.parametrize("text", ["{}", "[1", "\x00", '{"sums": true}'])
+def test_a_study_of_another_version_hinders_no_other(tiny: DomainDataset, tmp_path: Path, text: str) -> None:
+    federation = FederationInMemory(tmp_path, tiny, "c")
+    experiment = Experiment(SETTINGS["fedsb"].build(), "tiny", "c", rounds=1)
+    first = federation.federate(experiment)
+    (tmp_path / "a/studies" / first.study.digest / "study.json").write_text(text)
+    federation.carrier.responders["a"] = federation.responder("a")
+    assert set(federation.federate(experiment).world.holdings) == {"a", "b"}
+    federation.again(first)
+    assert any("a does not take part" in line and "another version wrote it" in line for line in federation.said)

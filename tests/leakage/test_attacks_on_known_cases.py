@@ -41,7 +41,7 @@ def test_one_image_comes_back_from_a_linear_first_layer_to_the_last_digit() -> N
     found = inverter.images(state(inverter), change, 1, None, 0, 0, EVER)
     assert torch.allclose(found, x, atol=1e-5)
     alike = likeness(found, x, images(40, seed=9))
-    assert alike.found == 1 and alike.hits == 1 and alike.by_chance < 0.03
+    assert alike.found == 1 and alike.hits == 1 and 1 / 60 < alike.by_chance < 1 / 30  # 1 of 41
     assert images_attempt("w", alike, alike, "").outcome == "images"
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from unseen.leakage.attempts import membership_attempt
-from unseen.leakage.intervals import area_under_curve, clopper_pearson, few_by_chance, separation
+from unseen.leakage.intervals import alike_by_chance, area_under_curve, clopper_pearson, few_by_chance, separation
 
 SCORES = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=8)
 
@@ -46,7 +46,7 @@ def test_equal_scores_are_guessing_and_clear_ones_are_not() -> None:
     same = separation(rng.normal(size=150), rng.normal(size=150))
     assert same.low is not None and same.high is not None and same.low < 0.5 < same.high
     assert membership_attempt("w", "a", same, 1.0, "").outcome == "guessing"
-    assert membership_attempt("w", "a", same, 0.5, "").outcome == "silent"  # the control failed: nothing can be said
+    assert membership_attempt("w", "a", same, 0.7, "").outcome == "silent"  # the control failed: nothing can be said
     apart = separation(rng.normal(3, 1, 150), rng.normal(size=150))
     assert apart.low is not None and apart.low > 0.9 and membership_attempt("w", "a", apart, None, "").outcome == "better"
     turned = separation(rng.normal(-3, 1, 150), rng.normal(size=150))
@@ -73,3 +73,13 @@ def test_images_of_one_patient_are_drawn_together() -> None:
 
 def test_a_broken_model_is_no_member() -> None:
     assert separation([float("nan"), 1.0], [0.0, 0.5]).auc == 0.5
+
+
+def test_found_images_that_are_all_alike_are_no_evidence() -> None:
+    rng = np.random.default_rng(3)
+    one = rng.random(40)
+    one[5] = 2.0  # likest to one that trained: half of all would be
+    assert 0.4 < alike_by_chance(np.stack([one] * 8), 20) < 0.6
+    each = np.eye(8, 40) + 0.1 * rng.random((8, 40))
+    assert alike_by_chance(each, 20) < 0.005
+    assert alike_by_chance(each[:, ::-1], 20) > 0.99

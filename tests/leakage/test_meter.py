@@ -12,6 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from conftest import tiny_classification
+from federation_in_memory import FederationInMemory, alone
+from tiny_settings import SETTINGS
 from unseen.cli import app
 from unseen.cli.leakage import experiment_of, fitting
 from unseen.data.domain import DomainDataset
@@ -121,7 +123,7 @@ def test_a_study_is_read_from_toml_and_from_json(tmp_path: Path) -> None:
     toml.write_text(STUDY)
     experiment, schema = experiment_of(toml)
     assert (experiment.rounds, experiment.method.local.lr, schema) == (2, 0.01, None)
-    card = card_of(site(), False, 0, 0.1)
+    card = card_of(site(), False)
     schema = agree("tiny", {"a": card})
     study_json.write_text(json.dumps({"experiment": experiment.description(), "schema": schema}))
     read, told = experiment_of(study_json)
@@ -145,8 +147,29 @@ def test_a_study_is_read_from_toml_and_from_json(tmp_path: Path) -> None:
         experiment_of(study_json)
 
 
+def test_a_study_is_read_as_it_was_proposed(tiny: DomainDataset, tmp_path: Path) -> None:
+    federation = FederationInMemory(tmp_path, tiny, "c")
+    experiment = Experiment(SETTINGS["fedavg"].build(), "tiny", "c", rounds=2)
+    proposed, file = federation.federate(experiment).study, tmp_path / "study.json"
+    file.write_bytes(proposed.signed(federation.server.signing))
+    read, schema = experiment_of(file)
+    assert (read.method, read.rounds, read.seed) == (experiment.method, 2, experiment.seed) and schema == proposed.schema
+    assert fitting(alone(tiny, "a"), schema).names == ("a",)
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"experiment": 3, "schema": {}}', "[" * 100_000, "\udcff", '{"experiment": {}, "schema": {}}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"study": 3}',
+        '{"study": {"experiment": {}}}',
+        '{"experiment": 3, "schema": {}}',
+        "[" * 100_000,
+        "\udcff",
+        '{"experiment": {}, "schema": {}}',
+    ],
 )
 def test_what_is_no_study_is_one_message(text: str, tmp_path: Path) -> None:
     file = tmp_path / "study.json"

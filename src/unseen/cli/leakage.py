@@ -70,12 +70,12 @@ def experiment_of(file: Path) -> tuple[Any, dict[str, Any] | None]:
         if isinstance(error, BadInput):
             raise
         raise BadInput(f"{file} cannot be read as a study: {type(error).__name__}") from None
-    study = values if isinstance(values, dict) else {}
-    if not isinstance(study.get("experiment"), dict) or not isinstance(study.get("schema"), dict):
-        raise BadInput(f"{file} holds no study; expected a study.json, with the entries experiment and schema")
+    study = values.get("study", values) if isinstance(values, dict) else {}  # with its signature around it, or without
+    if not isinstance(study, dict) or not isinstance(study.get("experiment"), dict) or not isinstance(study.get("schema"), dict):
+        raise BadInput(f"{file} holds no study; expected the file that `unseen federation propose` wrote")
     if study["experiment"].get("weights") not in (None, "imagenet"):
         raise BadInput(f"{file} names a file of weights; a study that came from elsewhere opens no file here")
-    return read_experiment(study["experiment"]), study["schema"]
+    return read_experiment({"data": "elsewhere", **study["experiment"]}), study["schema"]
 
 
 def fitting(dataset: Any, schema: dict[str, Any] | None) -> Any:

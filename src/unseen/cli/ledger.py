@@ -67,10 +67,17 @@ def _told(entry: dict[str, Any]) -> str:
         return f"{begin}a new key of the site, {str(entry.get('key'))[:16]}"
     if entry.get("kind") == "refusal":
         return f"{begin}REFUSED: {entry.get('reason')}"
+    if entry.get("kind") == "look":
+        return f"{begin}a study would part the data in another way ({entry.get('split')}); whether the rules allow it was looked at"
+    if entry.get("kind") == "approval":
+        by = "a person" if entry.get("by") == "hand" else "rule"
+        counts = f"{entry.get('train')} to train, {entry.get('validation')} to validate" if entry.get("train") is not None else "no counts"
+        return f"{begin}the study was approved by {by}; {entry.get('split')}; told: {counts}"
     kind, part = entry.get("kind", ""), " ".join(str(entry[name]) for name in ("network", "part") if entry.get(name))
     size = f"{entry['bytes']:,} bytes" if isinstance(entry.get("bytes"), int) else ""
     shape = entry.get("shape")
     sizes = "x".join(map(str, shape)) if isinstance(shape, list) else str(shape or "")
+    size += " under a mask" if entry.get("masked") else ""
     noise = " ".join(f"{name} {entry[name]}" for name in ("noise", "epsilon") if entry.get(name) is not None)
     told = [str(entry.get("field", "")), f"{kind} ({part})" if part else str(kind), sizes, size, noise]
     digest = f"sha256 {str(entry['sha256'])[:12]}" if "sha256" in entry else ""

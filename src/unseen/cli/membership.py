@@ -151,7 +151,7 @@ def renew(
         from unseen.federation.membership import renew as renew_certificate
 
         until = renew_certificate(folder, days)
-        _say(f"the server's certificate is valid until {until:%Y-%m-%d}. A running `unseen serve` has the old one: start it again")
+        _say(f"the server's certificate is valid until {until:%Y-%m-%d}. A running `unseen serve` shows it from the next connection on")
 
 
 def list_members(folder: _FOLDER) -> None:

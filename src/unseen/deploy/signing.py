@@ -72,7 +72,9 @@ def signer_of(values: Mapping[str, Any], markdown: bytes | None) -> ModelSigner 
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    if _anybody_can_sign_for(note["key"]):
+    from unseen.federation.keys import anybody_can_sign_for
+
+    if anybody_can_sign_for(note["key"]):
         raise BadInput("its signature is by a key for which anybody can sign")
     covered = {**values, "signature": {k: v for k, v in note.items() if k != "value"}}
     try:
@@ -82,15 +84,6 @@ def signer_of(values: Mapping[str, Any], markdown: bytes | None) -> ModelSigner 
     if markdown is not None and _hash(markdown) != note["card.md"]:
         raise BadInput("card.md beside it was changed after it was signed")
     return ModelSigner(note["key"], note["name"])
-
-
-def _anybody_can_sign_for(key: str) -> bool:
-    """Whether the key is a point of small order, or written in another way than the one that counts (RFC 8032, Section 5.1.3)."""
-    prime, y = 2**255 - 19, int.from_bytes(bytes.fromhex(key), "little") % 2**255
-    return y >= prime or y in (0, 1, prime - 1, _ORDER_EIGHT, prime - _ORDER_EIGHT)
-
-
-_ORDER_EIGHT = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826  # y of two of the four points of order 8
 
 
 def refuse_other_signer(found: ModelSigner | None, expected: str, where: Path) -> None:

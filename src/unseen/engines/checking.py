@@ -20,7 +20,7 @@ from unseen.scoring import Scores
 from unseen.state import State
 from unseen.world import World
 
-__all__ = ["AnswerOutline", "Checker", "odd_ones_out", "outline_from_plain", "outline_of", "outline_to_plain", "read_answer"]
+__all__ = ["AnswerOutline", "Checker", "outline_from_plain", "outline_of", "outline_to_plain", "read_answer", "refuse_other_forms"]
 
 Outline = dict[str, tuple[torch.Size, torch.dtype]]
 Form = tuple[str, torch.dtype, tuple[int, ...]]  # of one tensor: its name in a state, its type and its shape
@@ -93,7 +93,7 @@ class Checker:
         if isinstance(answer, Scores):
             self._refuse_other_metrics(answer)
         if expected is not None:
-            _refuse_other_forms(answer, expected)
+            refuse_other_forms(answer, expected)
         self._ranges.refuse_outside(answer, samples)
 
     def clamped(self, answer: Payload, samples: int) -> Payload:
@@ -166,26 +166,8 @@ def outline_from_plain(plain: Mapping[str, Any]) -> AnswerOutline:
         raise ValueError(f"no outline of an answer: {error}") from error
 
 
-def odd_ones_out(answers: Mapping[str, AnswerOutline]) -> dict[str, str]:
-    """Whose tensors differ from those of more than half of the sites, and how. It is for runs of which no rehearsal says what is right.
-
-    Where no form has more than half, nobody can be told from the others, and nobody is named: a name or an order must decide nothing.
-    """
-    shapes: dict[str, dict[Any, list[str]]] = {}
-    for client, outline in sorted(answers.items()):
-        for name, form in outline.items():
-            shapes.setdefault(name, {}).setdefault(form, []).append(client)
-    odd: dict[str, str] = {}
-    for field_name, groups in shapes.items():
-        together = sum(map(len, groups.values()))
-        usual = [key for key, clients in groups.items() if 2 * len(clients) > together]
-        for key, clients in groups.items():
-            if usual and key != usual[0]:
-                odd |= dict.fromkeys(clients, f"{field_name} differs in shape or type from that of the other sites")
-    return odd
-
-
-def _refuse_other_forms(answer: Payload, expected: AnswerOutline) -> None:
+def refuse_other_forms(answer: Payload, expected: AnswerOutline) -> None:
+    """RefusedReply unless tensors have the shapes and types of the rehearsal; what grows with the data may have more or fewer entries."""
     told = declarations(type(answer))
     found = outline_of(answer)
     for name, forms in found.items():

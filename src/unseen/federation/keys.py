@@ -25,6 +25,7 @@ from unseen.errors import BadInput
 __all__ = [
     "Authority",
     "SiteKeys",
+    "anybody_can_sign_for",
     "ending_soon",
     "fingerprint",
     "private_bytes",
@@ -41,6 +42,7 @@ __all__ = [
     "write_secret",
 ]
 
+_ORDER_EIGHT = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826  # y of two of the four points of order 8
 _PEM, _OPENSSH = serialization.Encoding.PEM, serialization.Encoding.OpenSSH
 _RAW, _PLAIN = serialization.Encoding.Raw, serialization.NoEncryption()
 _HEX = re.compile(r"[0-9a-f]{64}")  # one way to write a key, so that two keys are the same if and only if their texts are
@@ -217,12 +219,21 @@ def _private_key(file: Path) -> object:
         raise BadInput(f"{file} cannot be read as a key ({type(error).__name__}); {_CHANGED}") from error
 
 
+def anybody_can_sign_for(key: str) -> bool:
+    """Whether the key is a point of small order, or written in another way than the one that counts (RFC 8032, Section 5.1.3)."""
+    prime, y = 2**255 - 19, int.from_bytes(bytes.fromhex(key), "little") % 2**255
+    return y >= prime or y in (0, 1, prime - 1, _ORDER_EIGHT, prime - _ORDER_EIGHT)
+
+
 def read_public(text: str) -> Ed25519PublicKey:
     """A public signing key from its hexadecimal digits."""
     try:
-        return Ed25519PublicKey.from_public_bytes(_bytes(text))
+        key = Ed25519PublicKey.from_public_bytes(_bytes(text))
     except ValueError as error:
         raise BadInput(f"{text[:20]!r} is no public key; {_CHANGED}") from error
+    if anybody_can_sign_for(text):
+        raise BadInput(f"{text[:20]!r} is a key for which anybody can sign")
+    return key
 
 
 def read_public_box(text: str) -> X25519PublicKey:

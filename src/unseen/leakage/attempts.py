@@ -10,6 +10,7 @@ from unseen.leakage.intervals import CHANCE, Separation
 __all__ = ["WORDS", "Attempt", "Outcome", "membership_attempt", "not_run"]
 
 Outcome = Literal["images", "better", "clear", "guessing", "silent", "untried"]
+_WORKS = 0.75  # AUC of a control that is no chance: of 12 images and 12 others, one in fifty reaches it by guessing
 WORDS: dict[Outcome, str] = {  # from the worst
     "images": "images come back",
     "better": "better than guessing",
@@ -53,7 +54,7 @@ def membership_attempt(what: str, attack: str, found: Separation, control: float
     outcome: Outcome = "better" if apart or sure else "guessing"
     if outcome == "better":
         verdict = f"better than guessing: training images are told from others, {_chance(found)}"
-    elif control is not None and control < 0.6:
+    elif control is not None and control < _WORKS:
         outcome, verdict = "silent", "the attack fails even where it must succeed, so this row says nothing"
     else:
         verdict = "no better than guessing"

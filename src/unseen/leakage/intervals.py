@@ -14,7 +14,7 @@ from scipy import stats
 
 from unseen.report.statistics import bootstrap
 
-__all__ = ["CHANCE", "LEVEL", "Separation", "area_under_curve", "clopper_pearson", "few_by_chance", "separation"]
+__all__ = ["CHANCE", "LEVEL", "Separation", "alike_by_chance", "area_under_curve", "clopper_pearson", "few_by_chance", "separation"]
 
 LEVEL = 0.99
 CHANCE = (1 - LEVEL) / 2  # a one-sided p-value below this counts as no chance
@@ -66,6 +66,21 @@ def few_by_chance(found: int, inside: int, outside: int, mistaken: int) -> float
     0.2
     """
     return float(stats.nhypergeom(inside + outside, inside, mistaken + 1).sf(found - 1)) if found else 1.0
+
+
+def alike_by_chance(table: Floats, inside: int, draws: int = 2000) -> float:
+    """How likely found images resemble those that trained so much more than the others if who trained means nothing.
+
+    The table is [found, images], those that trained first. Who trained is drawn again and again; found images that are alike do not
+    count as independent that way.
+    """
+
+    def gap(order: NDArray[np.int64]) -> float:
+        return float((table[:, order[:inside]].max(1) - table[:, order[inside:]].max(1)).mean())
+
+    rng, seen = np.random.default_rng(0), gap(np.arange(table.shape[1]))
+    as_much = sum(gap(rng.permutation(table.shape[1])) >= seen - 1e-12 for _ in range(draws))
+    return (1 + as_much) / (1 + draws)
 
 
 def separation(inside: Sequence[float] | Floats, outside: Sequence[float] | Floats, groups: Sequence[str] | None = None) -> Separation:

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from scipy import stats
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unseen.data.domain import Pixels
 from unseen.leakage.attempts import Attempt, Outcome
-from unseen.leakage.intervals import CHANCE, LEVEL
+from unseen.leakage.intervals import CHANCE, LEVEL, alike_by_chance
 from unseen.report.statistics import interval
 from unseen.state import State
 from unseen.task import Task
@@ -40,16 +39,12 @@ class Likeness:
     outside: list[float]
     hits: int  # found images whose likest image, of all, is one that trained
     share: float  # of the images that trained among all: how often a hit is chance
+    by_chance: float  # how likely that is if what was found has nothing to do with the images that trained
 
     @property
     def found(self) -> int:
         """Images that came back: alike, and twice as near as to any image that did not train."""
         return sum(a >= _ALIKE and 1 - a <= 0.5 * (1 - b) for a, b in zip(self.inside, self.outside, strict=True))
-
-    @property
-    def by_chance(self) -> float:
-        """How likely so many hits are if what was found has nothing to do with the images that trained."""
-        return float(stats.binom.sf(self.hits - 1, len(self.inside), self.share))
 
 
 def correlations(found: Tensor, true: Tensor) -> Tensor:
@@ -73,10 +68,10 @@ def likeness(found: Tensor, inside: Tensor, outside: Tensor) -> Likeness:
         rows, columns = linear_sum_assignment(table, maximize=True)
         return [float(table[r, c]) for r, c in zip(rows, columns, strict=True)]
 
-    nearest = correlations(found, torch.cat([inside, outside])).nan_to_num().argmax(1)
+    table = correlations(found, torch.cat([inside, outside])).nan_to_num().cpu().numpy()
     equal = outside[: max(len(inside), _FEW_OTHERS)]
-    hits = int((nearest < len(inside)).sum())
-    return Likeness(assigned(inside), assigned(equal), hits, len(inside) / (len(inside) + len(outside)))
+    hits, chance = int((table.argmax(1) < len(inside)).sum()), alike_by_chance(table, len(inside))
+    return Likeness(assigned(inside), assigned(equal), hits, len(inside) / (len(inside) + len(outside)), chance)
 
 
 def correlation_interval(values: list[float]) -> tuple[float | None, float | None]:

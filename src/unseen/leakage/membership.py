@@ -25,6 +25,7 @@ __all__ = ["CandidateImages", "Prober", "calibrated", "candidates", "overfitted"
 
 _AT_ONCE = 64
 _SMALLEST_SPREAD = 1e-3
+_MOST_STEPS, _KNOWN = 400, 0.01  # of overfitting, and the share of the first loss that ends it
 
 Floats = NDArray[np.float64]
 
@@ -114,7 +115,7 @@ def calibrated(losses: Floats, shadows: Sequence[tuple[Floats, NDArray[np.bool_]
 
 
 def overfitted(
-    net: Callable[[], nn.Module], state: State, task: Task, x: Tensor, y: Tensor, device: torch.device, steps: int = 60
+    net: Callable[[], nn.Module], state: State, task: Task, x: Tensor, y: Tensor, device: torch.device, until: float = float("inf")
 ) -> State:
     """The weights after many steps on a few images alone: what every attack on membership must see through."""
     trained = net().to(device)
@@ -122,9 +123,14 @@ def overfitted(
     trained.train()
     optimizer = torch.optim.Adam([w for w in trained.parameters() if w.requires_grad], lr=3e-3)
     x, y = x.to(device), y.to(device)
-    for _ in range(steps):
+    first: float | None = None
+    for _ in range(_MOST_STEPS):
         loss = task.loss(trained(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        now = float(loss.detach())
+        first = now if first is None else first
+        if now < _KNOWN * first or time.monotonic() > until:
+            break
     return {name: value.detach().cpu().clone() for name, value in trained.state_dict().items()}

@@ -20,14 +20,13 @@ from unseen.experiment import Experiment
 from unseen.federation.site.policy import Policy
 from unseen.leakage.attempts import WORDS, Attempt, Outcome, membership_attempt, not_run
 from unseen.leakage.changes import changes_in
-from unseen.leakage.intervals import LEVEL, area_under_curve, separation
+from unseen.leakage.intervals import CHANCE, LEVEL, alike_by_chance, area_under_curve, separation
 from unseen.leakage.inversion import correlation_interval
 from unseen.leakage.membership import calibrated
 from unseen.leakage.on_weights import OUT_OF_TIME, Clock, OnWeights
 from unseen.leakage.playing import SITE, GivenAnswer, Parted, Played, part, play, rows_of
 from unseen.leakage.spectra import banks_in, likeness_of_shapes, nearest_window, retrieved, whole_spectrum, window_of
 from unseen.payload import OF_A_NETWORK, carried, declarations
-from unseen.report.statistics import interval
 
 __all__ = ["Leakage", "LeftField", "measure"]
 
@@ -223,20 +222,18 @@ def _phases(what: str, bank: torch.Tensor, on: OnWeights, seed: int) -> Attempt:
     def found(window: torch.Tensor) -> Any:
         return retrieved(whole_spectrum((window * std).mean(0).numpy(), size), rng, until)
 
-    def nearest(image: Any, among: Any) -> float:
-        return max(likeness_of_shapes(image, true) for true in among)
-
     number = min(len(inside), len(outside))
     images = [found(window) for window in bank[:: max(1, len(bank) // _SHAPES)][:_SHAPES]]
-    alike, guess = ([nearest(image, among[:number]) for image in images] for among in (inside, outside))
+    pool = np.concatenate([inside[:number], outside[:number]])
+    table = np.array([[likeness_of_shapes(image, true) for true in pool] for image in images])
+    alike, guess = (side.max(1).tolist() for side in (table[:, :number], table[:, number:]))
     until = on.clock.share(0.05)
     whole = (2 * ((size[0] - 1) // 2) + 1, (size[1] - 1) // 2 + 1)
     x = on.asked_about.images[on.asked_about.members]
     control = likeness_of_shapes(found(window_of(x, whole)), outside[0])
-    gain = interval([a - b for a, b in zip(alike, guess, strict=True)], LEVEL)
     low, high = correlation_interval(alike)
     back = sum(a >= _ALIKE and 1 - a <= 0.5 * (1 - b) for a, b in zip(alike, guess, strict=True))
-    outcome: Outcome = "images" if back else "better" if gain and gain[0] > 0 else "guessing"
+    outcome: Outcome = "images" if back else "better" if alike_by_chance(table, number) < CHANCE else "guessing"
     verdict = {
         "images": f"images come back: {back} of the {len(images)} that were searched",
         "better": "better than guessing: what is found resembles images that trained more than others",

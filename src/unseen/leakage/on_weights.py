@@ -94,7 +94,11 @@ class OnWeights:
         )
         before, build = self.played.world.fresh("task"), self.played.world.builders["task"]
         inside = slice(0, some.members)
-        return before, overfitted(build, before, self.task, some.images[inside], some.labels[inside], self.device), some
+        return (
+            before,
+            overfitted(build, before, self.task, some.images[inside], some.labels[inside], self.device, self.clock.share(0.1)),
+            some,
+        )
 
     def _losses(self, state: State, images: CandidateImages) -> np.ndarray:
         return self.prober.losses(state, images.images, images.labels)
@@ -186,7 +190,7 @@ class OnWeights:
             found = self._search(inverter, state, inverter.gradient(state, x, y), 1, 1.0)
             alike = likeness(found, x, others)
             inside, outside, hits, share = inside + alike.inside, outside + alike.outside, hits + alike.hits, alike.share
-        self._alone = Likeness(inside, outside, hits, share)
+        self._alone = Likeness(inside, outside, hits, share, 1.0)
         return self._alone
 
     def _as_trained(self, number: int) -> Tensor:

@@ -16,7 +16,7 @@ from unseen.federation.messages import Message
 from unseen.federation.server.exchange import Exchange
 from unseen.federation.server.journal import Arrived, Journal, PlaceJournal
 from unseen.federation.server.summing import Summing, file_names
-from unseen.federation.study.study import Study, phase_of
+from unseen.federation.study.study import Study
 from unseen.method import Refused
 from unseen.payload import Payload
 from unseen.runs.memory import Memories, Versions
@@ -132,8 +132,7 @@ class FederationEngine:
         """Whatever goes wrong while an answer is read is a refusal of that answer."""
         if isinstance(reply, Refused):
             return reply
-        rows = self._study.leaving(phase_of(place.round, place.ask), place.ask)
-        expected = outline_from_plain({row.field: row.shape for row in rows if row.shape is not None})
+        expected = outline_from_plain(self._study.shapes_at(place.round, place.ask))
         epsilon = reply.header.get("epsilon")
         try:
             staged = file_names(reply.header.get("staged"))

@@ -185,7 +185,9 @@ def _refuse_unfit(experiment: Experiment, evaluates: Mapping[str, bool], wanted:
         problems.append(
             f"participation draws {drawn} of {len(training)} sites a round; minimum_clients is {terms.minimum_clients}: raise participation"
         )
-    if experiment.target is not None and not evaluates.get(experiment.target):
+    if experiment.target is not None and experiment.target not in evaluates:
+        problems.append(f"the target {experiment.target!r} does not take part")
+    elif experiment.target is not None and not evaluates[experiment.target]:
         problems.append(f"the target {experiment.target!r} must be a site that joined with --evaluate-only")
     problems += [f"source {name!r} is not there" for name in sorted((wanted or set()) - set(evaluates))]
     if problems:

@@ -11,6 +11,7 @@ import numpy as np
 
 from unseen.data.domain import DomainDataset
 from unseen.data.partition.partitions import per_domain
+from unseen.engines.cohort import SCORING_ASK
 from unseen.engines.tasks import find_task
 from unseen.errors import BadInput
 from unseen.experiment import Experiment, read_experiment
@@ -29,7 +30,9 @@ from unseen.own_code import names_code, texts_in
 from unseen.payload import Payload, declarations
 from unseen.task import Classification
 
-__all__ = ["Approver", "experiment_of"]
+__all__ = ["Approver", "experiment_of", "facts_of"]
+
+_MORE_LOOKS = 8  # splits that may be tried by rule beyond those that may be approved
 
 
 def experiment_of(study: Study, dataset: DomainDataset, device: str = "cpu") -> Experiment:
@@ -44,7 +47,7 @@ def refuse_own_code(study: Study) -> None:
         texts = list(texts_in([where, values]))
         if any(names_code(text) for text in texts) or (where == "partition" and any(t.startswith("file:") for t in texts)):
             raise Rejected(f"{where if not names_code(where) else 'experiment'}: only what is installed here runs here")
-    if study.experiment.get("method") not in METHODS:
+    if not isinstance(name := study.experiment.get("method"), str) or name not in METHODS:
         raise Rejected("methods: only methods that are installed here run here")
 
 
@@ -81,8 +84,8 @@ class Approver:
             self._check(study, known={site.signing for site in study.participants.values()})
             self._studies.know(study)
         else:
-            self._check(study, known=self._studies.known_keys)
             self._refuse_beyond_rules(study)
+            self._check(study, known=self._studies.known_keys)
         train, validation = self._announced(study)
         approval = approve(study, self._kit.client, train, validation, self._kit.signing)
         self._ledger.append([{"kind": "approval", "study": study.digest, "by": "hand" if by_hand else "rule", "data": self._data,
@@ -124,48 +127,7 @@ class Approver:
             raise Rejected(f"study: this site {'only evaluates' if self._evaluates else 'trains'}; the study has it otherwise")
 
     def _check(self, study: Study, known: set[str]) -> None:
-        self._policy.check_study(self._facts(study, known))
-
-    def _facts(self, study: Study, known: set[str]) -> StudyFacts:
-        """Facts that this site reads in the study's text, or finds out over its own data."""
-        dataset = as_agreed(self._dataset, study.schema)
-        method = experiment_of(study, dataset).method
-        passed_on = set()
-        for (phase, ask), path in asks_of(study.plan).items():
-            try:
-                down, up = task_types(find_task(path, method))
-            except (AttributeError, TypeError) as error:
-                raise Rejected(f"study: no task {path!r}") from error
-            passed_on |= {told.kind for told in declarations(down).values() if told.passed_on}
-            _refuse_other_plan(study.leaving(phase, ask), up, summed=study.sums and phase != "score" and is_summed(up))
-        if passed_on != {*study.passed_on}:
-            raise Rejected("study: it does not say what other sites get, as the method has it")
-        sizes, classes = self._parts(study, dataset)
-        return StudyFacts(
-            method=str(study.experiment["method"]),
-            rounds=study.rounds,
-            plan=study.plan,
-            passed_on=frozenset(passed_on),
-            exposures=method.exposures(),
-            known_clients=sum(study.participants[name].signing in known | {self._own_key} for name in study.training),
-            trains=not self._evaluates,
-            samples=sizes,
-            classes=classes,
-        )
-
-    def _parts(self, study: Study, dataset: DomainDataset) -> tuple[tuple[int, int], list[int]]:
-        """How many samples, and of how many classes, train and validate here under the study's split."""
-        domain = dataset.domains[0]
-        if self._evaluates:
-            parts = [np.empty(0, np.int64), np.arange(len(domain))]
-        else:
-            try:
-                holding = per_domain(float(study.experiment["validation"]))([domain], int(study.experiment["seed"]))[0]
-            except (BadInput, KeyError, TypeError) as error:
-                raise Rejected(f"study: the data cannot be split as it says ({error})") from error
-            parts = [part.parts[0][1] for part in (holding.train, holding.validation)]
-        classes = [len(np.unique(np.asarray(domain.labels)[p])) for p in parts] if isinstance(dataset.task, Classification) else []
-        return (len(parts[0]), len(parts[1])), classes
+        self._policy.check_study(facts_of(study, self._dataset, self._evaluates, known | {self._own_key}))
 
     def _announced(self, study: Study) -> tuple[int | None, int | None]:
         """The counts that this site tells with its approval."""
@@ -174,11 +136,15 @@ class Approver:
             return (0 if self._evaluates else told), told
         if "count" not in self._policy.kinds:
             return None, None
-        return self._parts(study, as_agreed(self._dataset, study.schema))[0]
+        return _parts(study, as_agreed(self._dataset, study.schema), self._evaluates)[0]
 
     def _refuse_beyond_rules(self, study: Study) -> None:
-        """By rule only so many studies over the same data, and ways to part them: two that differ in one image would tell it."""
-        before = [e for e in self._ledger.entries() if e.get("kind") == "approval" and e.get("data") == self._data]
+        """By rule only so many studies over the same data, and ways to part them: two that differ in one image would tell it.
+
+        A refusal tells something of the data too (a part is too small under this split), so the splits that were only tried count as well.
+        """
+        entries = list(self._ledger.entries())
+        before = [e for e in entries if e.get("kind") == "approval" and e.get("data") == self._data]
         if sum(e.get("by") == "rule" for e in before) >= self._policy.most_studies:
             raise Rejected(
                 f"most_studies: {self._policy.most_studies} studies over these data were approved by rule; a person must approve more"
@@ -186,6 +152,68 @@ class Approver:
         splits = {str(e.get("split")) for e in before}
         if not self._evaluates and _split(study) not in splits and len(splits) >= self._policy.most_splits:
             raise Rejected("most_splits: by rule the data are parted as before (seed and validation); a person must approve another way")
+        looked = {str(e.get("split")) for e in entries if e.get("kind") == "look" and e.get("data") == self._data}
+        if not self._evaluates and _split(study) not in splits | looked:
+            if len(looked) >= self._policy.most_splits + _MORE_LOOKS:
+                raise Rejected("most_splits: too many ways to part the data were tried; a person must approve another one")
+            self._ledger.append([{"kind": "look", "study": study.digest, "data": self._data, "split": _split(study)}])
+
+
+def facts_of(study: Study, data: DomainDataset, evaluates: bool, known: set[str]) -> StudyFacts:
+    """Facts that a site reads in the study's text, or finds out over its own data. `known`: the keys that it knows."""
+    dataset = as_agreed(data, study.schema)
+    method = experiment_of(study, dataset).method
+    _refuse_odd_places(study.plan)
+    passed_on = set()
+    for (phase, ask), path in asks_of(study.plan).items():
+        try:
+            down, up = task_types(find_task(path, method))
+        except (AttributeError, TypeError) as error:
+            raise Rejected(f"study: no task {path!r}") from error
+        passed_on |= {told.kind for told in declarations(down).values() if told.passed_on}
+        _refuse_other_plan(study.leaving(phase, ask), up, summed=study.sums and phase != "score" and is_summed(up))
+    if passed_on != {*study.passed_on}:
+        raise Rejected("study: it does not say what other sites get, as the method has it")
+    sizes, classes = _parts(study, dataset, evaluates)
+    return StudyFacts(
+        method=str(study.experiment["method"]),
+        rounds=study.rounds,
+        plan=study.plan,
+        passed_on=frozenset(passed_on),
+        exposures=method.exposures(),
+        sums=study.sums,
+        known_clients=sum(study.participants[name].signing in known for name in study.training),
+        strangers=sum(study.participants[name].signing not in known for name in study.training),
+        trains=not evaluates,
+        samples=sizes,
+        classes=classes,
+    )
+
+
+def _parts(study: Study, dataset: DomainDataset, evaluates: bool) -> tuple[tuple[int, int], list[int]]:
+    """How many samples, and of how many classes, train and validate here under the study's split."""
+    domain = dataset.domains[0]
+    if evaluates:
+        parts = [np.empty(0, np.int64), np.arange(len(domain))]
+    else:
+        try:
+            holding = per_domain(float(study.experiment["validation"]))([domain], int(study.experiment["seed"]))[0]
+        except (BadInput, KeyError, TypeError) as error:
+            raise Rejected(f"study: the data cannot be split as it says ({error})") from error
+        parts = [part.parts[0][1] for part in (holding.train, holding.validation)]
+    classes = [len(np.unique(np.asarray(domain.labels)[p])) for p in parts] if isinstance(dataset.task, Classification) else []
+    return (len(parts[0]), len(parts[1])), classes
+
+
+def _refuse_odd_places(plan: Sequence[Leaving]) -> None:
+    """One task at each place, each field once; scores where scores are asked for and nowhere else, or rules on them would not hold."""
+    tasks = asks_of(plan)
+    for row in plan:
+        scores = (row.phase == "score", row.ask == SCORING_ASK, row.task == "scoring.score")
+        if len({*scores}) > 1 or row.ask == 0 or tasks[row.phase, row.ask] != row.task:
+            raise Rejected(f"study: its plan has {row.task} at a place where it cannot be")
+    if len({(row.phase, row.ask, row.field) for row in plan}) < len(plan):
+        raise Rejected("study: its plan names a field twice")
 
 
 def _refuse_other_plan(rows: Sequence[Leaving], up: type[Payload], summed: bool) -> None:

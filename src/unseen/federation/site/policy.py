@@ -33,7 +33,9 @@ class StudyFacts:
     plan: Sequence[Leaving]
     passed_on: frozenset[str]  # kinds that other sites get of this one's answers, one by one
     exposures: Mapping[str, float]  # of the method, by name
+    sums: bool
     known_clients: int  # training sites whose keys this site knows
+    strangers: int  # those whose keys it does not know
     trains: bool
     samples: tuple[int, int]  # in training and validation
     classes: Sequence[int]  # in each part, where there are classes
@@ -80,6 +82,7 @@ class Policy:
     fewest_classes: int = 2  # in the training and in the validation part
     spectrum_reach: float = 0.1  # largest part of a side that a window of amplitudes may cover
     images_per_spectrum: int = 8  # fewest images behind one spectrum
+    numbers_per_spectrum: int = 32  # most numbers in a window: a wide one tells an image even from a group's mean
     own_order: bool = False  # draw batches in an order that the server cannot know; results then differ from those of one process
     scores: str = "every-round"  # or "last-round": whether the global model's score leaves in every round
     secure_sums: bool = False  # approve only studies whose models are summed under masks
@@ -99,6 +102,8 @@ class Policy:
             yield f"minimum_samples: fewer than {self.minimum_samples}"
         if facts.known_clients < self.minimum_clients:
             yield f"minimum_clients: {facts.known_clients} sites that this one knows take part, {self.minimum_clients} are asked for"
+        if facts.sums and facts.strangers:  # enough made-up sites would open a sum, whatever the true ones do
+            yield f"secure sums: this site does not know {facts.strangers} of the sites that sum; a person must approve the study"
         if self.secure_sums and any(row.kind in OF_A_NETWORK and not row.summed for row in facts.plan):
             yield "secure_sums: the study lets the server read single models"
         for name, (least, most) in {
@@ -117,6 +122,10 @@ class Policy:
                 yield f"kinds: {row.field} is a {row.kind}; only {', '.join(self.kinds)} may leave"
             if row.kind in OF_A_NETWORK and "*" not in self.networks and row.role not in self.networks:
                 yield f"networks: {row.field} is of the network {row.role!r}; only {', '.join(self.networks)} may leave"
+            if row.kind == "spectrum" and not row.shape:
+                yield f"numbers_per_spectrum: the study does not say how wide a window of {row.field} is"
+            if row.kind == "spectrum" and any(math.prod(form[-1]) > self.numbers_per_spectrum for form in row.shape or ()):
+                yield f"numbers_per_spectrum: a window of {row.field} has more than {self.numbers_per_spectrum} numbers"
             if row.grows and not self.fields_that_grow:
                 yield f"fields_that_grow: {row.field} grows with the data"
         for kind in sorted(facts.passed_on - {*self.others_see}):

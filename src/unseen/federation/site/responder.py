@@ -21,7 +21,7 @@ import torch
 
 from unseen.codec import CodecError, hints_of, tensors_in
 from unseen.data.domain import DomainDataset
-from unseen.engines.checking import Checker
+from unseen.engines.checking import Checker, outline_from_plain, refuse_other_forms
 from unseen.engines.cohort import SCORING_ASK
 from unseen.engines.tasks import Place, TaskRunner, find_task
 from unseen.errors import BadInput, RefusedReply
@@ -223,12 +223,15 @@ class Responder:
             entries.extend(self._entries(held, place, question, up))
             return down, up
 
-        words = SumStep(held, place, self._kit.client, self._key).masked(content, asked, answered, runner.world.entries)
+        words = self._sum(held, place).masked(content, asked, answered, runner.world.entries)
         return self._let_out(held, place, WORDS, question, entries, words, staged)
+
+    def _sum(self, held: HeldStudy, place: Place) -> SumStep:
+        return SumStep(held, place, self._kit.client, self._key, self._policy.minimum_clients)
 
     def _small_step(self, held: HeldStudy, place: Place, step: int, question: str, payload: bytes) -> SignedMessage:
         """Any other step of a secure sum. It needs neither data nor memories."""
-        summing = SumStep(held, place, self._kit.client, self._key)
+        summing = self._sum(held, place)
         answer = summing.answer(step, payload)
         about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask, "field": STEPS[step]}
         entry = {**about, "kind": "sum", "bytes": len(answer), "sha256": _hash(answer)}
@@ -299,7 +302,9 @@ class Responder:
         """What the ledger says of an answer, after study and policy allowed it and its privacy was spent."""
         fields = [one for one in carried(up) if one.bytes]
         self._policy.check_leaving(fields, held.left_in(place.round))
-        planned = {row.field: row for row in held.study.leaving(phase_of(place.round, place.ask), place.ask)}
+        refuse_other_forms(up, outline_from_plain(held.study.shapes_at(place.round, place.ask)))
+        rows = held.study.leaving(phase_of(place.round, place.ask), place.ask)
+        planned = {row.field: row for row in rows if row.first <= place.round <= row.last}
         for one in fields:
             row = planned.get(one.field)
             if row is None or (not one.grows and one.bytes > max(row.bytes, 0 if one.kind in OF_A_NETWORK else _SMALL)):

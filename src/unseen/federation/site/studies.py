@@ -151,19 +151,28 @@ class SiteStudies:
             folder = self._folder / digest
             if not (folder / "approval.json").is_file():
                 return None
-            study = read_study(json.loads((folder / "study.json").read_text()))
+            try:
+                study = read_study(json.loads((folder / "study.json").read_text()))
+            except (OSError, ValueError, RecursionError) as error:
+                why = error if isinstance(error, BadInput) else type(error).__name__
+                raise BadInput(
+                    f"study {digest[:16]} of this site cannot be read: it was changed, or another version wrote it ({why})"
+                ) from error
             if study.digest != digest:
                 raise BadInput(f"{folder / 'study.json'} was changed; restore it")
             self._held[digest] = HeldStudy(folder, study, read_approval(json.loads((folder / "approval.json").read_text())))
         return self._held[digest]
 
-    def _names(self) -> list[str]:
-        return sorted(folder.name for folder in self._folder.iterdir()) if self._folder.exists() else []
+    def _sweep(self) -> None:
+        """Answers of studies that ended are needed no more. Only their progress is read: another version may have written the rest."""
+        for file in self._folder.glob("*/progress.json"):
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                if json.loads(file.read_text())["ended"] is True:
+                    shutil.rmtree(file.parent / "answers", ignore_errors=True)
 
     def put(self, study: Study, approval: Approval) -> HeldStudy:
-        """Keep an approved study. The approval is written last: without it there is none. Answers of ended ones are needed no more."""
-        for held in [held for digest in self._names() if (held := self.get(digest)) and held.progress.ended]:
-            shutil.rmtree(held.folder / "answers", ignore_errors=True)
+        """Keep an approved study. The approval is written last: without it there is none."""
+        self._sweep()
         folder = self._folder / study.digest
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(folder / "study.json", study.text)

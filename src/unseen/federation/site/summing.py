@@ -14,7 +14,7 @@ from unseen.errors import BadInput
 from unseen.federation.keys import read_public
 from unseen.federation.site.policy import Rejected
 from unseen.federation.site.studies import HeldStudy
-from unseen.federation.sums.context import SumContext
+from unseen.federation.sums.context import FEWEST_SITES, SumContext
 from unseen.federation.sums.encoding import encode_answer
 from unseen.federation.sums.site import SiteSum
 from unseen.files import OWNER_ALONE, write_atomically
@@ -33,12 +33,13 @@ def taking_part_in(held: HeldStudy, round_number: int) -> list[str]:
     return taking_part_of(clients, experiment["participation"], experiment["seed"], round_number)
 
 
-def context_of(held: HeldStudy, place: Place) -> SumContext:
+def context_of(held: HeldStudy, place: Place, minimum_clients: int) -> SumContext:
     """Who is in the sum, by key and announced weight: from the study and its approvals, never from a question."""
     names = taking_part_in(held, place.round)
     keys = {name: read_public(held.study.participants[name].signing) for name in names}
     try:
-        return SumContext(held.study.digest, place.round, place.ask, keys, {name: held.agreed[name].train or 0 for name in names})
+        counts = {name: held.agreed[name].train or 0 for name in names}
+        return SumContext(held.study.digest, place.round, place.ask, keys, counts, max(FEWEST_SITES, minimum_clients))
     except BadInput as bad:
         raise Rejected(f"secure sums: {bad}") from bad
 
@@ -51,6 +52,7 @@ class SumStep:
     place: Place
     site: str
     key: Ed25519PrivateKey
+    minimum_clients: int  # of the site's policy: fewer are not summed, however many are said to be lost
 
     def answer(self, step: int, content: bytes) -> bytes:
         """Any step but the one that brings the answer itself."""
@@ -71,15 +73,19 @@ class SumStep:
         going.take_shares(content, hashlib.sha256(asked).digest())
         self._keep(going)  # not after the masks are on: a site that is killed then gives the answer on its disk, or masks another, once
         down, up = work()
-        return going.mask(encode_answer(up, down, context_of(self.held, self.place), self.site, entries))
+        return going.mask(encode_answer(up, down, self._context, self.site, entries))
 
     def forget(self) -> None:
         """The sum is done, and its secrets are needed no more."""
         self.held.sum_file(self.place).unlink(missing_ok=True)
 
+    @property
+    def _context(self) -> SumContext:
+        return context_of(self.held, self.place, self.minimum_clients)
+
     def _going(self) -> SiteSum:
         file = self.held.sum_file(self.place)
-        return SiteSum(context_of(self.held, self.place), self.site, self.key, file.read_bytes() if file.exists() else None)
+        return SiteSum(self._context, self.site, self.key, file.read_bytes() if file.exists() else None)
 
     def _keep(self, going: SiteSum) -> None:
         write_atomically(self.held.sum_file(self.place), going.to_bytes(), OWNER_ALONE)

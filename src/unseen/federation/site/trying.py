@@ -16,7 +16,7 @@ from unseen.engines.cohort import scored
 from unseen.engines.local import LocalEngine
 from unseen.engines.tasks import TaskRunner
 from unseen.federation.cards import as_agreed, made_up_world, site_world
-from unseen.federation.site.approving import experiment_of
+from unseen.federation.site.approving import experiment_of, facts_of
 from unseen.federation.site.bounds import BoundedClient, TimeLimit
 from unseen.federation.site.policy import Policy
 from unseen.federation.study.rehearsal import BriefClient, made_up_domain
@@ -38,10 +38,12 @@ class Tried:
 
 def try_study(study: Study, dataset: DomainDataset, site: str, policy: Policy, device: str) -> Tried:
     """Round 1 with this site's data under its rules; the other sites are stand-ins with made-up images."""
+    evaluates, everybody = study.participants[site].evaluates, {one.signing for one in study.participants.values()}
+    policy.check_study(facts_of(study, dataset, evaluates, everybody))  # a person who approves it has seen all keys
     own = as_agreed(dataset, study.schema)
     experiment = replace(experiment_of(study, own, device), participation=1.0)
     others = [made_up_domain(name, number, study.schema) for number, name in enumerate(study.training) if name != site]
-    made_up, here = made_up_world(experiment, study.schema, others), site_world(experiment, own, study.participants[site].evaluates)
+    made_up, here = made_up_world(experiment, study.schema, others), site_world(experiment, own, evaluates)
     data = replace(made_up.dataset, domains=(*made_up.dataset.domains, *own.domains))
     world = replace(here, dataset=data, holdings={**made_up.holdings, **here.holdings})
     clock = TimeLimit()

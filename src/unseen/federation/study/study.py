@@ -41,9 +41,9 @@ class Participant:
     box: str
     evaluates: bool  # its data are scored and never trained on
 
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint({"node": self.node, "signing": self.signing, "box": self.box})
+    def fingerprint(self, name: str) -> str:
+        """The one that the site and the server's owner compared when it was admitted under this name."""
+        return fingerprint({"name": name, "node": self.node, "signing": self.signing, "box": self.box})
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,10 @@ class Study:
     def leaving(self, phase: Phase, ask: int) -> list[Leaving]:
         """What leaves in answer to that question."""
         return [one for one in self.plan if one.phase == phase and one.ask == ask]
+
+    def shapes_at(self, round_number: int, ask: int) -> dict[str, list[Any]]:
+        """The shapes and types of the tensors that leave there, as the rehearsal had them."""
+        return {row.field: row.shape for row in self.leaving(phase_of(round_number, ask), ask) if row.shape is not None}
 
     def is_summed(self, round_number: int, ask: int) -> bool:
         """Whether the server gets only the sum of the answers to that question."""
@@ -212,7 +216,15 @@ def _is_leaving(row: Any) -> bool:
         return False
     shape = row["shape"]
     numbers = (row["bytes"], row["first"], row["last"])
-    return (shape is None or isinstance(shape, list)) and -1 <= row["ask"] < 1000 and all(0 <= number < 2**53 for number in numbers)
+    return (shape is None or _is_shape(shape)) and -1 <= row["ask"] < 1000 and all(0 <= number < 2**53 for number in numbers)
+
+
+def _is_shape(shape: Any) -> bool:
+    """Name, type and dimensions of each tensor."""
+    return isinstance(shape, list) and all(
+        isinstance(form, list) and len(form) == 3 and isinstance(form[2], list) and all(type(n) is int and 0 <= n < 2**53 for n in form[2])
+        for form in shape
+    )
 
 
 def _numbers(told: Any) -> Iterable[float]:

@@ -62,14 +62,14 @@ def in_words(study: Study) -> StudyInWords:
             else "no: the server reads every site's answers",
         ),
         ("other sites see", _passed_on(study)),
-        ("noise", "each site decides by its own policy; its approval and its ledger say so"),
+        ("noise", "each site decides by its own policy; its answers say what was spent, and its ledger"),
     ]
     return StudyInWords(
         name=study.digest,
         lead=lead,
         facts=facts,
         participants=[
-            (name, "is scored on, never trains" if name in evaluating else "trains", site.fingerprint)
+            (name, "is scored on alone" if name in evaluating else "trains", site.fingerprint(name))
             for name, site in sorted(study.participants.items())
         ],
         leaves=[_leaves(row, study) for row in study.plan],

@@ -36,12 +36,15 @@ class SumContext:
     ask: int
     sites: Mapping[str, Ed25519PublicKey]
     counts: Mapping[str, int]  # the most that each site may weigh, where answers are weighed by samples
+    fewest: int = FEWEST_SITES  # that a site wants in the sum: its own rule, so not part of what all agree on
 
     def __post_init__(self) -> None:
         if len(self.sites) < FEWEST_SITES:
             raise BadInput(
                 f"a secure sum of {len(self.sites)} sites; it takes {FEWEST_SITES}, or a site could work out the others' answers"
             )
+        if len(self.sites) < self.fewest:
+            raise BadInput(f"a secure sum of {len(self.sites)} sites; this site's minimum_clients asks for {self.fewest}")
         if self.counts.keys() != self.sites.keys() or any(count < 0 for count in self.counts.values()):
             raise BadInput("a secure sum needs the number of samples of each of its sites")
 

@@ -112,8 +112,9 @@ class Roster:
     def refuse_too_few(self, site: str, names: Iterable[str], what: str) -> None:
         """RefusedReply unless enough sites are there, and enough of those who share with this one."""
         there = set(names)
-        if len(there) < self.context.threshold or len(there.intersection(self.holders(site))) < self.threshold:
-            raise RefusedReply(f"a secure sum of {len(there)} {what}; {self.context.threshold} of {len(self.context.sites)} are needed")
+        needed = max(self.context.threshold, self.context.fewest)
+        if len(there) < needed or len(there.intersection(self.holders(site))) < self.threshold:
+            raise RefusedReply(f"a secure sum of {len(there)} {what}; {needed} of {len(self.context.sites)} are needed")
 
 
 def partners_of(names: list[str], seed: bytes) -> dict[str, list[str]]:
