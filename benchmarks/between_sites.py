@@ -188,7 +188,7 @@ class KilledRun:
 
 def kills(options: argparse.Namespace, folder: Path) -> bool:
     """Every kind of process in turn, in random order, each at a random moment of a round; the bits are those of the undisturbed run."""
-    rounds, rng = options.kills + 5, random.Random(options.seed)
+    rounds, rng = 2 * options.kills, random.Random(options.seed)
     federation = Federation(folder, options.carrier)
     run = experiment(options.method, rounds, *(SUMMABLE.get(options.method, []) if options.sums else []))
     between = [*run, "--minimum-clients", "3", *(["--secure-sums"] if options.sums else [])]

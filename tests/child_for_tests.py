@@ -7,11 +7,15 @@ import signal
 import sys
 import time
 
+from unseen.engines.child import end_with_parent
 from unseen.engines.frames import answer_stream, read_frame, write_frame
 
 
 def main() -> None:
     behaviour = sys.argv[1]
+    if behaviour == "stays with its parent":
+        end_with_parent()
+        time.sleep(600)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stays" else signal.SIG_DFL)
     answers = answer_stream()
     if behaviour == "writes":

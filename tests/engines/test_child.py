@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +132,24 @@ def test_one_without_pipes_writes_to_its_log_and_is_told_to_end(children: Any, t
     assert within(20, stays.stop, 0.1) == -signal.SIGKILL, "it ignored what it was told"
     ends = children("answers", pipes=False, log=log)
     assert within(NEVER, ends.stop, NEVER) in (0, -signal.SIGTERM)
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks processes up in /proc")
+def test_one_that_stays_with_its_parent_ends_when_that_is_killed() -> None:
+    start = "from unseen.engines.child import ChildProcess; print(ChildProcess('child_for_tests', 'stays with its parent').pid, flush=True)"
+    path = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{start}; input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+    ) as parent:
+        assert parent.stdout is not None
+        child = Path("/proc") / parent.stdout.readline().decode().strip()
+        until(lambda: b"child_for_tests" in (child / "cmdline").read_bytes() and len([*(child / "task").iterdir()]) > 1)
+        parent.kill()
+    until(lambda: not child.exists() or ") Z " in (child / "stat").read_text())
+
+
+def until(fits: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not fits():
+        assert time.monotonic() < end
+        time.sleep(0.05)

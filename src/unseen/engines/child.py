@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from unseen.engines.frames import read_frame, write_frame
 
-__all__ = ["ChildEnded", "ChildProcess"]
+__all__ = ["ChildEnded", "ChildProcess", "end_with_parent"]
 
 _GRACE = 5.0  # seconds in which a process may end by itself
 
@@ -24,6 +26,20 @@ class ChildEnded(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(f"the process ended (exit code {code})")
         self.code = code
+
+
+def end_with_parent() -> None:
+    """For a process at the other end, as its first act: a killed parent cannot tell its children, so they look."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_GRACE)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _append_to(log: Path) -> IO[bytes]:

@@ -13,23 +13,20 @@ import functools
 import importlib
 import os
 import re
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from unseen.engines.child import ChildProcess
+from unseen.engines.child import ChildProcess, end_with_parent
 
 __all__ = ["FlowerProcess", "main"]
 
 _QUICKER = 10
 _HEARTBEAT = 15  # seconds
 _MOST_PAUSE = 5.0  # seconds between two starts
-_GRACE = 5.0  # seconds a process has to end by itself
 _REASONS = ("[code:", "[SSL:")  # how a line begins that says why a connection failed; other lines only say that one did
 _NOT_LET_IN = (
     "the server does not know this site: it was not admitted or was removed, or its clock is ahead of the server's or minutes behind"
@@ -105,22 +102,9 @@ def _is_transport(error: Exception) -> bool:
     return isinstance(error, httpx.TransportError)
 
 
-def _end_with(parent: int) -> None:
-    """A killed parent cannot tell its children, so they look."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_GRACE)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def main() -> None:
     what = sys.argv.pop(1)
-    _end_with(os.getppid())
+    end_with_parent()
     if what == "supernode":
         import flwr.supercore.heartbeat as heartbeat
         import flwr.supernode.fleet_http_connection as connection

@@ -9,12 +9,17 @@ import dataclasses
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from filelock import FileLock, Timeout
 
 from unseen.data import DATASETS, load
 from unseen.data.checks.check import check
 from unseen.data.domain import DomainDataset
+from unseen.engines.child import end_with_parent
 from unseen.engines.frames import answer_stream, read_frame, write_frame
 from unseen.errors import BadInput
 from unseen.federation.kits import open_kit
@@ -23,6 +28,8 @@ from unseen.federation.site.policy import Rejected, read_policy
 from unseen.federation.site.responder import Responder
 
 __all__ = ["main", "site_data"]
+
+_PATIENCE = 20.0  # seconds
 
 
 def site_data(spec: str, domain: str | None, client: str, size: int | None = None) -> DomainDataset:
@@ -52,6 +59,16 @@ def _set_up(settings: dict[str, Any]) -> tuple[Responder, dict[str, Any]]:
     return responder, {"samples": len(dataset.domains[0]), "warnings": warnings, "approved": approved}
 
 
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two processes over one ledger would spoil it. That of a killed `unseen join` ends within a second, and is waited for."""
+    try:
+        with FileLock(folder / ".site.lock", timeout=_PATIENCE, mode=0o600):
+            yield
+    except Timeout:
+        raise BadInput(f"{folder} is in use by another `unseen join`; stop that one first") from None
+
+
 def _file(name: str) -> bytes:
     try:
         return Path(name).read_bytes()
@@ -62,14 +79,20 @@ def _file(name: str) -> bytes:
 def main() -> None:
     os.umask(0o077)  # memories, ledger and log are their owner's alone
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    end_with_parent()
     answers = answer_stream()
     settings, _ = read_frame(sys.stdin.buffer)
     try:
-        responder, about = _set_up(settings)
+        with _alone(Path(settings["folder"])):
+            responder, about = _set_up(settings)
+            write_frame(answers, about)
+            _answer_all(responder, answers)
     except BadInput as bad:
         write_frame(answers, {"bad_input": bad.problems})
-        return
-    write_frame(answers, about)
+
+
+def _answer_all(responder: Responder, answers: IO[bytes]) -> None:
+    """Until the process at the other end is gone."""
     while True:
         try:
             header, payload = read_frame(sys.stdin.buffer)
