@@ -85,6 +85,7 @@ class Inverter:
 
     def __init__(self, net: nn.Module, task: Task, pixels: Pixels, shape: tuple[int, ...], device: torch.device) -> None:
         self._net, self._task, self._shape, self._device = net.to(device), task, shape, device
+        self.cut_short = False  # whether a search ended because the time was over
         dark, bright = torch.zeros(1, shape[0], 1, 1), torch.ones(1, shape[0], 1, 1)
         self._dark, self._bright = (pixels.normalised(one).to(device) for one in (dark, bright))
 
@@ -166,6 +167,7 @@ class Inverter:
             with torch.no_grad():
                 x.clamp_(self._dark, self._bright)
             if time.monotonic() > until:
+                self.cut_short = True
                 break
         return best.cpu()
 

@@ -171,7 +171,10 @@ class OnWeights:
         behind = f"{len(set(change.drawn.positions))} images in {change.drawn.batches} steps are behind it"
         if change.uphill_of_last_batch:
             behind = f"{len(true)} images of the last batch are behind it"
-        return images_attempt(change.what, alike, self._single_images(inverter, change.before, others), behind)
+        control = self._single_images(inverter, change.before, others)
+        if inverter.cut_short:
+            behind += "; the search was cut short, raise --budget"
+        return images_attempt(change.what, alike, control, behind)
 
     def _search(self, inverter: Inverter, state: State, downhill: State, number: int, length: float | None) -> Tensor:
         labels = None
