@@ -222,7 +222,7 @@ def test_integers_beyond_all_floats_and_differences_that_run_over_are_refused() 
     ],
 )
 def test_a_question_of_another_form_is_refused(start: State) -> None:
-    with pytest.raises(Rejected, match="of what it was trained from|which does not travel"):
+    with pytest.raises(Rejected, match=r"of what it was trained from|which does not travel"):
         left({"w": torch.zeros(2)}, start)
 
 
