@@ -150,3 +150,29 @@ def test_a_window_is_as_wide_as_the_study_says(shape: Any, tmp_path: Path) -> No
     plan = tuple(replace(row, shape=shape) if row.kind == "spectrum" else row for row in server.study.plan)
     answer = server.ask(SITE, Nothing(), server.changed(plan=plan), at=(0, 1))
     assert not answer.given and "numbers_per_spectrum" in answer.reason
+
+
+@pytest.mark.parametrize("left_out", [1, 2, 15])
+@pytest.mark.parametrize("epochs", [False, True])
+def test_an_answer_does_not_rest_on_all_images_but_a_few(left_out: int, epochs: bool, tmp_path: Path) -> None:
+    """One gradient of all images and one of all but a few: the difference is the gradient of the few, and one image comes back whole."""
+    server = DishonestServer(scene(tmp_path))
+    train = server.deliver(SITE, {"task": "begin", "study": server.study.digest}, server.study.signed(server.key)).header["approval"][
+        "train"
+    ]
+
+    def trained(images: int) -> Answer:
+        part = {"epochs": images / train, "batch": images} if epochs else {"steps": 1, "batch": images}
+        return server.ask(SITE, Down(model=server.fresh()), server.changed(set=part))
+
+    refused = trained(train - left_out)
+    assert not refused.given and "fewest_images" in refused.reason
+    assert trained(train).given and trained(train - 16).given
+
+
+def test_in_an_own_order_two_studies_draw_other_batches(tmp_path: Path) -> None:
+    """In the same order, a step on 17 images and one on 16 would differ in one image."""
+    server = DishonestServer(scene(tmp_path, Policy(own_order=True)), set={"batch": 16, "steps": 1})
+    down = Down(model=server.fresh())
+    one, other = server.ask(SITE, down), server.ask(SITE, down)
+    assert one.given and other.given and one.payload != other.payload

@@ -49,6 +49,11 @@ class BoundedClient(Client):
         behind = min(self.samples, max(int(wanted), size))
         if behind < self._policy.fewest_images:
             raise Rejected(f"fewest_images: the answer would rest on {behind} images, at least {self._policy.fewest_images} are asked for")
+        if 0 < self.samples - behind < self._policy.fewest_images:
+            raise Rejected(
+                "fewest_images: the answer would rest on all images but a few, and beside one that rests on all it would tell those few; "
+                "train in whole passes (epochs), or in fewer steps"
+            )
         return self._in_time(super().batches(size=size, epochs=epochs, steps=steps, shuffle=shuffle, drop_last=drop_last))
 
     def validation(self, size: int) -> Iterator[Batch]:
