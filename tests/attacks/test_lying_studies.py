@@ -176,3 +176,36 @@ def test_in_an_own_order_two_studies_draw_other_batches(tmp_path: Path) -> None:
     down = Down(model=server.fresh())
     one, other = server.ask(SITE, down), server.ask(SITE, down)
     assert one.given and other.given and one.payload != other.payload
+
+
+def test_two_studies_with_one_seed_do_not_draw_one_order(tmp_path: Path) -> None:
+    """By default too: a step on 17 images beside one on 16 of the same would tell the last image."""
+    federation = scene(tmp_path / "one")
+    server, twin = DishonestServer(federation), DishonestServer(scene(tmp_path / "other"))
+    down = Down(model=server.fresh())
+
+    def trained(of: DishonestServer, batch: int) -> bytes:
+        answer = of.ask(SITE, down, of.changed(set={"batch": batch, "steps": 1}))
+        assert answer.given, answer.reason
+        return answer.payload
+
+    in_order = trained(twin, 17)
+    first = trained(server, 16)
+    assert trained(server, 16) == first and trained(twin, 17) == in_order, "nothing new is told by the same again"
+    assert trained(server, 17) != in_order
+    federation.carrier.responders[SITE] = federation.responder(SITE)
+    assert trained(server, 17) != in_order, "after a restart too"
+
+
+@pytest.mark.parametrize("entry", ["task", "classes", "channels", "size", "pixels", "network", "augment", "name"])
+@pytest.mark.parametrize("value", [None, 5, "x", [[1]], {"a": 1}])
+def test_a_schema_of_another_form_is_refused(entry: str, value: Any, proposed: DishonestServer) -> None:
+    if isinstance(value, str) and entry in ("network", "augment", "name"):
+        pytest.skip("a text is what is expected here")
+    answer = proposed.begin(SITE, proposed.changed(schema={**proposed.study.schema, entry: value}))
+    assert answer.header["status"] == "refused"
+
+
+@pytest.fixture(scope="module")
+def proposed(tmp_path_factory: pytest.TempPathFactory) -> DishonestServer:
+    return DishonestServer(scene(tmp_path_factory.mktemp("proposed")))

@@ -262,7 +262,7 @@ class Responder:
             experiment = experiment_of(held.study, dataset, self._device)
             runner = TaskRunner(site_world(experiment, dataset, self._evaluates))
             runner.client = partial(BoundedClient, self._policy, self._clock)
-            if self._policy.own_order:
+            if self._approver.draws_in_secret(held.study):
                 runner.secret = (self._approver.secret_order(), held.study.digest)  # or two studies would differ in one image
             self._runner = held.study.digest, runner
         return self._runner[1]
