@@ -45,14 +45,19 @@ ROWS: dict[str, tuple[dict[str, Any], Policy | None]] = {
         {**DIGITS, "method": "fedavg", "set": {"batch": 2, "steps": 1, "optimizer": "sgd", "lr": 0.1}},
         None,
     ),
-    "fedavg, sha with rho 0.05": (
+    "fedavg, sha with rho 0.05, last batch of two": (
         {
             **DIGITS,
             "method": "fedavg",
-            "set": {"batch": 134, "lr": 1e-3, "aggregation": {"name": "sha", "rho": 0.05, "float64": True}},
+            "set": {"batch": 134, "lr": 1e-3, "aggregation": {"name": "sha", "rho": 0.05, "float64": True, "direction": "last-batch"}},
         },
         None,
     ),
+    "fedavg, sha with rho 0.05, a sample": (
+        {**DIGITS, "method": "fedavg", "set": {"batch": 134, "lr": 1e-3, "aggregation": {"name": "sha", "rho": 0.05, "float64": True}}},
+        None,
+    ),
+    "elcfs, spectra of 8 images": ({**DIGITS, "method": "elcfs", "set": {"batch": 32, "images_per_spectrum": 8}}, None),
     "elcfs, alpha 0.49": ({**DIGITS, "rounds": 1, "method": "elcfs", "set": {"batch": 32, "alpha": 0.49}}, None),
 }
 COLUMNS = (
