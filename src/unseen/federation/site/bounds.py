@@ -49,7 +49,7 @@ class BoundedClient(Client):
         behind = min(self.samples, max(int(wanted), size))
         if behind < self._policy.fewest_images:
             raise Rejected(f"fewest_images: the answer would rest on {behind} images, at least {self._policy.fewest_images} are asked for")
-        if 0 < self.samples - behind < self._policy.fewest_images:
+        if 0 < self.samples - behind < self._policy.fewest_images and not self._policy.privacy.on:  # noise hides the few
             raise Rejected(
                 "fewest_images: the answer would rest on all images but a few, and beside one that rests on all it would tell those few; "
                 "train in whole passes (epochs), or in fewer steps"
