@@ -32,6 +32,7 @@ from loopback import Loopback, same, unseen
 
 SITES, TARGET = ("plain", "textured", "inverted"), "outline"
 POLICY = """studies = "by-rule"
+most_orders = 100
 kinds = ["model", "spectrum", "score", "statistic", "count", "number"]
 others_see = ["model", "spectrum"]
 fields_that_grow = true

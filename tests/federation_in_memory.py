@@ -18,7 +18,7 @@ from unseen.federation.site.policy import KINDS, Policy
 from unseen.federation.site.responder import Responder
 
 Tamper = Callable[[str, SignedMessage], SignedMessage | str]
-BY_RULE: dict[str, Any] = {"studies": "by-rule", "most_studies": 10**6, "most_splits": 10**6}
+BY_RULE: dict[str, Any] = {"studies": "by-rule", "most_studies": 10**6, "most_splits": 10**6, "most_orders": 10**6}
 FEW: dict[str, Any] = {
     "smallest_batch": 1,
     "fewest_images": 1,

@@ -179,9 +179,10 @@ def test_in_an_own_order_two_studies_draw_other_batches(tmp_path: Path) -> None:
 
 
 def test_two_studies_with_one_seed_do_not_draw_one_order(tmp_path: Path) -> None:
-    """By default too: a step on 17 images beside one on 16 of the same would tell the last image."""
-    federation = scene(tmp_path / "one")
-    server, twin = DishonestServer(federation), DishonestServer(scene(tmp_path / "other"))
+    """By default too: a step on 17 images beside one on 16 of the same would tell the last image. A person may allow it."""
+    policies = dict.fromkeys(FOUR.names, Policy(studies="by-rule"))
+    federation, other = (FederationInMemory(tmp_path / name, FOUR, None, policies, by_rule=False) for name in ("one", "other"))
+    server, twin = DishonestServer(federation), DishonestServer(other)
     down = Down(model=server.fresh())
 
     def trained(of: DishonestServer, batch: int) -> bytes:
@@ -195,6 +196,9 @@ def test_two_studies_with_one_seed_do_not_draw_one_order(tmp_path: Path) -> None
     assert trained(server, 17) != in_order
     federation.carrier.responders[SITE] = federation.responder(SITE)
     assert trained(server, 17) != in_order, "after a restart too"
+    shown = server.changed(set={"batch": 17, "steps": 1})
+    federation.carrier.responders[SITE].approve(shown.signed(server.key))
+    assert server.ask(SITE, down, shown).payload == in_order
 
 
 @pytest.mark.parametrize("entry", ["task", "classes", "channels", "size", "pixels", "network", "augment", "name"])

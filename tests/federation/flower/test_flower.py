@@ -44,6 +44,7 @@ kinds = ["model", "spectrum", "score", "statistic", "count"]
 others_see = ["model", "spectrum"]
 fields_that_grow = true
 images_per_spectrum = 1
+most_orders = 100
 fewest_validation = 0
 """
 COMMON = ["--target", TARGET, "--network", "small_cnn:width=2", "--device", "cpu"]

@@ -83,6 +83,7 @@ class Policy:
     spectrum_reach: float = 0.1  # largest part of a side that a window of amplitudes may cover
     images_per_spectrum: int = 8  # fewest images behind one spectrum
     numbers_per_spectrum: int = 32  # most numbers in a window: a wide one tells an image even from a group's mean
+    most_orders: int = 1  # studies of other settings, by rule, whose order of batches follows from one seed; later ones are drawn in secret
     own_order: bool = False  # draw batches in an order that the server cannot know; results then differ from those of one process
     scores: str = "every-round"  # or "last-round": whether the global model's score leaves in every round
     secure_sums: bool = False  # approve only studies whose models are summed under masks
