@@ -56,8 +56,8 @@ def parse_carrier(text: str) -> Path | None:
 class Pause:
     """Between two looks into a folder: a small part of the time for which there was nothing, so that waiting costs little more of it."""
 
-    least, most = 0.05, 3.0  # seconds
-    _part = 1 / 16
+    least, most = 0.02, 3.0  # seconds
+    _part = 1 / 32
 
     def __init__(self) -> None:
         self._busy_at = time.monotonic()

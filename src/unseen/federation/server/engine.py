@@ -68,18 +68,19 @@ class FederationEngine:
         if self._study.task_at(place.round, place.ask) != path:
             raise BadInput(f"the study has no question {path!r} at number {place.ask} of round {place.round}; propose it anew")
         journal = self._journal.at(place)
+        file, up = None, None
         if not journal.closed and self._study.is_summed(place.round, place.ask):
             if not shared:
                 raise BadInput(f"{path} asks each client something else, and answers to different questions are not summed")
             summing = Summing(self._study, self._counts, self._exchange, self._checker)
-            summing.ask(
+            up = summing.ask(
                 up_type, next(iter(downs.values())), sorted(downs), place, journal, lambda name, step: self._header(name, place, step)
             )
+            file = journal.sum
         elif not journal.closed:
             self._ask_the_rest(path, up_type, downs, place, shared, journal)
         arrived = journal.answers()
         self._refuse_too_few(path, place, arrived, journal)
-        file, up = None, None
         for name, answer in sorted(arrived.items()):
             if isinstance(answer, Refused):
                 yield name, answer

@@ -46,10 +46,15 @@ class PlaceJournal:
 
     def put_sum(self, payload: bytes, staged: Mapping[str, dict[str, str]], epsilon: Mapping[str, float]) -> None:
         """What the sites answered on average: it stands for each of them."""
-        write_atomically(self._folder / _SUM, payload)
+        write_atomically(self.sum, payload)
         for site, files in staged.items():
             about = {"staged": files, "epsilon": epsilon.get(site), "file": _SUM}
             write_atomically(self._folder / f"{site}.json", json.dumps(about))
+
+    @property
+    def sum(self) -> Path:
+        """The one file that stands for every site's answer where they were summed."""
+        return self._folder / _SUM
 
     @property
     def unfinished_sum(self) -> Path:

@@ -43,8 +43,8 @@ class Summing:
         place: Place,
         journal: PlaceJournal,
         header: Callable[[str, int], dict[str, Any]],
-    ) -> None:
-        """All five steps, or those that are left where the server was killed between two of them."""
+    ) -> Payload:
+        """All five steps, or those that are left where the server was killed between two of them: the mean, which is written down too."""
         keys = {name: read_public(self._study.participants[name].signing) for name in sites}
         counts = {name: self._counts[name][0] for name in sites}
         context, asked = SumContext(self._study.digest, place.round, place.ask, keys, counts), down.to_bytes()
@@ -72,6 +72,7 @@ class Summing:
         journal.close({name: why for name, why in going.missing.items() if name not in going.survivors})
         kept.unlink()
         words.unlink()
+        return mean
 
     def _one_step(self, going: ServerSum, asked: bytes, header: Callable[[str, int], dict[str, Any]], told: _Told) -> None:
         step = going.step
