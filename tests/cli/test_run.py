@@ -220,8 +220,9 @@ def test_kill_nine_and_ctrl_c_then_resume_give_equal_bits(tmp_path: Path) -> Non
     wait_for_round(killed, tmp_path / "run", 2)
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate(timeout=60)
+    done = (tmp_path / "run/records.jsonl").read_bytes().count(b"\n")
     stopped = start(tmp_path / "run", "--resume")
-    wait_for_round(stopped, tmp_path / "run", 5)
+    wait_for_round(stopped, tmp_path / "run", done + 3)  # it trains, and is not still starting
     os.kill(stopped.pid, signal.SIGINT)
     text, _ = stopped.communicate(timeout=60)
     assert stopped.returncode == 130 and b"--resume" in text and b"Traceback" not in text

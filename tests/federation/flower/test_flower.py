@@ -45,6 +45,7 @@ others_see = ["model", "spectrum"]
 fields_that_grow = true
 images_per_spectrum = 1
 most_orders = 100
+fewest_images = 1
 fewest_validation = 0
 """
 COMMON = ["--target", TARGET, "--network", "small_cnn:width=2", "--device", "cpu"]
