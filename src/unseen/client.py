@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unseen.data.augment import Augmentation
+from unseen.data.augment import RECIPES, Augment, Augmentation
 from unseen.data.domain import Holding, Pixels, Samples, normalise
+from unseen.device.compiling import Compiled, logits_of
 from unseen.device.formats import fast_precision, memory_format
 from unseen.device.graphs import RECORDABLE, StepGraphs
 from unseen.device.resident import SampleReader
 from unseen.device.streams import Ahead
 from unseen.networks.base import network_entries
+from unseen.ops.kernels import has_kernels
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
 from unseen.state import Entries, Part, State, copy_all
@@ -41,12 +43,16 @@ _FAST: dict[Callable[..., Optimizer], dict[str, Any]] = {
 class Pool:
     """Networks and optimisers that tasks borrow. One task runs at a time, so a thousand clients need no thousand networks."""
 
-    def __init__(self, builders: Mapping[str, Callable[[], nn.Module]], device: torch.device) -> None:
-        self._builders, self.device = builders, device
+    def __init__(self, builders: Mapping[str, Callable[[], nn.Module]], device: torch.device, compiles: bool = False) -> None:
+        self._builders, self.device, self._compiles = builders, device, compiles
+        self.unaided = False  # `unseen speed` counts operations, which neither recorded nor compiled steps show
+        self.whole = False  # whether the batch that was made last has the size that was asked for: only such passes are compiled
         self._networks: dict[tuple[str, int], nn.Module] = {}
         self._optimizers: dict[tuple[Any, ...], Optimizer] = {}
         self._entries: dict[str, Entries] = {}
         self._fixed: dict[int, list[nn.Parameter]] = {}  # by network: what it was built with as not to be trained
+        if compiles:
+            torch._dynamo.reset()  # what was compiled for another run's networks
         self.graphs = StepGraphs(device) if device.type == "cuda" else None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # where batches are made
 
@@ -59,6 +65,8 @@ class Pool:
                 net = self._builders[role]().to(self.device)
             self._fixed[id(net)] = [p for p in net.parameters() if not p.requires_grad]
             self._networks[key] = net.to(memory_format=memory_format(net, self.device))  # type: ignore[call-overload]
+            if self._compiles and role == "task":
+                net.compiled_pass = Compiled(net, lambda: self.whole and not self.unaided)  # type: ignore[assignment]
         return self._networks[key]
 
     def trainable(self, net: nn.Module) -> nn.Module:
@@ -171,7 +179,7 @@ class Client:
 
         What it draws must be drawn outside and given to it; it returns nothing.
         """
-        if self._pool.graphs is not None:
+        if self._pool.graphs is not None and not self._pool.unaided:
             return self._pool.graphs.replayed(fn, self.autocast)  # type: ignore[return-value]
         if self._precision == "fp32":
             return fn
@@ -204,18 +212,18 @@ class Client:
             for _ in range(int(passes)):
                 for chunk in _chunks(self._order(shuffle), size):
                     if len(chunk) == len(train) or len(chunk) >= (size if drop_last else min(size, 2)):
-                        yield self._batch(train, chunk, augment=True)
+                        yield self._training_batch(chunk, size)
             if share:
                 some = max(1, round(share * (len(train) // size)))
                 for chunk in _chunks(self._order(shuffle)[: some * size], size):
-                    yield self._batch(train, chunk, augment=True)
+                    yield self._training_batch(chunk, size)
             return
         left = torch.empty(0, dtype=torch.long)
         for _ in range(steps or 0):
             while len(left) < size:
                 left = torch.cat([left, self._order(shuffle)])
             chunk, left = left[:size], left[size:]
-            yield self._batch(train, chunk, augment=True)
+            yield self._training_batch(chunk, size)
 
     @property
     def validation_spacing(self) -> Tensor | None:
@@ -238,11 +246,13 @@ class Client:
 
         On a GPU a batch short of `size` is filled up: its libraries spend seconds on every shape that is new to them.
         """
+        self._pool.whole = True
+        said = partial(logits_of, net) if isinstance(net, nn.Module) else net
         if self._pool.graphs is None or len(x) == size:
-            return net(x)
+            return said(x)
         full = x.new_zeros((size, *x.shape[1:])).contiguous(memory_format=torch.channels_last)
         full[: len(x)] = x
-        return net(full)[: len(x)]
+        return said(full)[: len(x)]
 
     @property
     def pixel_range(self) -> tuple[Tensor, Tensor]:
@@ -276,6 +286,11 @@ class Client:
         n = self.samples
         return torch.randperm(n, generator=self.rng) if shuffle else torch.arange(n)
 
+    def _training_batch(self, positions: Tensor, size: int) -> Batch:
+        batch = self._batch(self._holding.train, positions, augment=True)
+        self._pool.whole = len(positions) == size
+        return batch
+
     def _batch(self, samples: Samples, positions: Tensor, augment: bool = False) -> Batch:
         if self._ahead is None:
             return self._made(samples, positions, augment)
@@ -283,6 +298,12 @@ class Client:
 
     def _made(self, samples: Samples, positions: Tensor, augment: bool) -> Batch:
         images, y = self._reader.take(samples, positions)
+        recipe = self._augment if augment else RECIPES["none"]
+        if isinstance(recipe, Augment) and images.shape[1] in (1, 3) and has_kernels(self.device):
+            from unseen.data.augment_kernel import augmented_bytes  # takes Triton
+
+            mean, std = (each.expand(1, images.shape[1], 1, 1).contiguous() for each in (self._mean, self._std))
+            return augmented_bytes(images.contiguous(memory_format=torch.channels_last), y, mean, std, recipe, self.rng)
         x = images / 255  # bytes to floats in one pass
         if augment:
             x, y = self._augment(x, y, self.rng)

@@ -162,6 +162,7 @@ class Method(Configured, ABC, Generic[S]):
     tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}  # fields that differ from the defaults
     server_state: ClassVar[type] = type(None)
+    compiles: ClassVar[bool] = False  # True where its training passes go through `Local.loss`, which a run on a GPU may compile
 
     average: RoundAverage | None = hyper(None, "average of the global model over rounds, scored and deployed in its place")
 

@@ -44,6 +44,7 @@ class World:
     builders: Mapping[str, Callable[[], nn.Module]]  # by role
     augment: Augmentation
     device: torch.device
+    compiled: bool = False  # whether passes over whole batches are compiled
     _entries: dict[str, Entries] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -51,6 +52,11 @@ class World:
         """The task network by name, as the method needs it."""
         name = str(self.experiment.network or self.dataset.network)
         return name if isinstance(self.experiment.network, Own) else self.experiment.method.network(name)
+
+    @property
+    def as_built(self) -> Experiment:
+        """The experiment with what was decided here, for other processes that build this world."""
+        return replace(self.experiment, compile="on" if self.compiled else "off")
 
     @property
     def clients(self) -> list[str]:
@@ -114,6 +120,7 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
         builders={"task": make, **method.networks(_shapes(dataset, _look(experiment, make)))},
         augment=_augmentation(experiment, dataset),
         device=torch.device(experiment.device),
+        compiled=experiment.compile == "on",
     )
 
 

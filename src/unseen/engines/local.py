@@ -87,7 +87,7 @@ class LocalEngine:
         self, task: Callable[[D, Client], U], path: str, downs: Mapping[str, D], place: Place, shared: bool
     ) -> Iterator[tuple[str, Payload | bytes, dict[str, str]]]:
         if self._workers is not None:
-            yield from self._workers.run(self.world.experiment, path, downs, place, self.memory, shared)
+            yield from self._workers.run(self.world.as_built, path, downs, place, self.memory, shared)
             return
         assert self._runner is not None
         for name in sorted(downs):

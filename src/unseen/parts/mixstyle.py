@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, overload
 import torch
 from torch import Tensor, nn
 
+from unseen.device.compiling import logits_of
 from unseen.method import Surroundings
 from unseen.networks.base import Outputs, TaskNet
 from unseen.networks.headed import HeadedNet
@@ -55,6 +56,8 @@ def mixed(net: TaskNet, x: Tensor, mixing: tuple[Tensor, ...], full: Literal[Tru
 
 def mixed(net: TaskNet, x: Tensor, mixing: tuple[Tensor, ...], full: bool = False) -> Tensor | Outputs:
     """The seam inside a step: what the network gives, with styles mixed as drawn."""
+    if not mixing and not full:
+        return logits_of(net, x)
     with _acting_after(net, mixing):
         return net(x, full=True) if full else net(x)
 
