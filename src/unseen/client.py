@@ -51,8 +51,6 @@ class Pool:
         self._optimizers: dict[tuple[Any, ...], Optimizer] = {}
         self._entries: dict[str, Entries] = {}
         self._fixed: dict[int, list[nn.Parameter]] = {}  # by network: what it was built with as not to be trained
-        if compiles:
-            torch._dynamo.reset()  # what was compiled for another run's networks
         self.graphs = StepGraphs(device) if device.type == "cuda" else None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # where batches are made
 

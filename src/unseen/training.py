@@ -138,7 +138,9 @@ def train(
         known = folder.claim(describe(world, elsewhere.agreement if elsewhere else None), resume, defaults_of(experiment))
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
-        engine: Engine = elsewhere.engine(folder.path) if elsewhere else LocalEngine(world, folder.memory, workers, through_bytes)
+        engine: Engine = (
+            elsewhere.engine(folder.path) if elsewhere else LocalEngine(world, folder.memory, workers, through_bytes, writer=folder.writer)
+        )
         result = _rounds(world, engine, folder, known, watch)
         if elsewhere is not None:
             elsewhere.end(folder.path)
@@ -212,6 +214,7 @@ def _rounds(world: World, engine: Engine, folder: RunFolder, known: bool, watch:
         watch.round(record, time.perf_counter() - began)
     model = _deployed(method, at.state, at.averaged)
     folder.save_model(folder.model, model, about_model(world, at.round))
+    folder.writer.flush()
     return Result(world, read_records(folder.records), {k: v.detach().cpu().clone() for k, v in model.items()})
 
 
@@ -260,8 +263,13 @@ def _warn_once(record: Record, before: str, watch: Watch) -> str:
 
 
 def _sweep(memory: Memories, folder: RunFolder) -> None:
-    if memory.versions:
-        memory.sweep(folder.previous_versions())
+    """Forget what neither this checkpoint nor the one before it names, once this one is on the disk."""
+    if not memory.versions:
+        return
+    now = memory.versions
+    folder.writer.later(lambda: memory.sweep(now, folder.previous_versions()))
+    if memory.writer is None:  # others write there too, and what they write next must not be swept
+        folder.writer.flush()
 
 
 def describe(world: World, agreement: str | None = None) -> dict[str, Any]:

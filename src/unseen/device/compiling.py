@@ -46,6 +46,7 @@ def compiled(net: nn.Module) -> Callable[[Tensor], Tensor]:
     """The network's pass, compiled for each shape by itself. No kernel is chosen by a clock where that would move a result."""
     import torch._inductor.config as inductor  # takes a second
 
+    torch._dynamo.config.recompile_limit = 64  # beyond it passes would no longer be compiled, and nobody would be told
     steady: dict[str, Any] = {"deterministic": True} if hasattr(inductor, "deterministic") else {}
     return torch.compile(net, dynamic=False, options=steady)
 

@@ -17,6 +17,7 @@ from unseen.method import Refused
 from unseen.payload import Payload, refuse_unusable
 from unseen.runs.memory import MemoryStore
 from unseen.runs.traffic import Traffic
+from unseen.runs.writing import Writer
 from unseen.scoring import Model, Scores
 from unseen.world import World
 
@@ -36,9 +37,10 @@ class LocalEngine:
         workers: Workers | None = None,
         through_bytes: bool = False,
         runner: TaskRunner | None = None,
+        writer: Writer | None = None,
     ) -> None:
         self.world = world
-        self.memory = MemoryStore(memory_folder)
+        self.memory = MemoryStore(memory_folder, writer if workers is None else None)
         self._checker = Checker(world)
         self._workers = workers
         self._through_bytes = through_bytes
