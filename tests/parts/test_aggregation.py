@@ -304,6 +304,7 @@ ALWAYS = {
     "fedadg": {("train", "model"), ("train", "generator")},
     "fedavg": {("train", "model")},
     "feddag": {("train", "teacher"), ("train", "generator")},
+    "fediir": {("gradient", "gradient"), ("gradient", "batches"), ("train", "model")},
     "fedprox": {("train", "model")},
     "fedsam": {("train", "model")},
     "fedsb": {("train", "model")},

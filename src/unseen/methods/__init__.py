@@ -21,6 +21,7 @@ CLASSES = {  # a method's name, which is its file's, and its class
     "feddag": "FedDAG",
     "feddyn": "FedDyn",
     "fedgca": "FedGCA",
+    "fediir": "FedIIR",
     "fedprox": "FedProx",
     "fedsam": "FedSAM",
     "fedsb": "FedSB",
