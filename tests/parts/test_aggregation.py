@@ -308,6 +308,7 @@ ALWAYS = {
     "fedprox": {("train", "model")},
     "fedsam": {("train", "model")},
     "fedsb": {("train", "model")},
+    "fedsr": {("train", "model"), ("train", "spread"), ("train", "reference")},
 }
 ADDED = {
     Mean(): {("train", "samples")},

@@ -25,6 +25,7 @@ CLASSES = {  # a method's name, which is its file's, and its class
     "fedprox": "FedProx",
     "fedsam": "FedSAM",
     "fedsb": "FedSB",
+    "fedsr": "FedSR",
 }
 
 
