@@ -303,6 +303,7 @@ ALWAYS = {
     "elcfs": {("spectra", "low"), ("train", "model")},
     "fedadg": {("train", "model"), ("train", "generator")},
     "fedavg": {("train", "model")},
+    "fedccrl": {("statistics", "moments"), ("train", "model")},
     "feddag": {("train", "teacher"), ("train", "generator")},
     "fediir": {("gradient", "gradient"), ("gradient", "batches"), ("train", "model")},
     "fedprox": {("train", "model")},
