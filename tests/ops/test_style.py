@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unseen.ops.mixstyle import mix_styles
-from unseen.ops.style import adain, channel_moments, gram, style_distance, style_gap
+from unseen.ops.style import RunningMoments, adain, channel_moments, gram, style_distance, style_gap
 
 
 def gram_by_loop(maps: Tensor) -> Tensor:
@@ -97,3 +97,13 @@ def test_adain_that_keeps_a_part_is_mixstyle_with_the_same_partner():
     torch.manual_seed(0)
     x, keep, partner = torch.randn(4, 3, 5, 5), torch.rand(4), torch.tensor([2, 0, 3, 1])
     torch.testing.assert_close(adain(x, channel_moments(x)[partner], keep), mix_styles(x, keep, partner), atol=1e-5, rtol=0)
+
+
+def test_running_moments_are_those_of_all_images_together():
+    torch.manual_seed(0)
+    x = torch.randn(7, 3, 4, 5) * 2 + 100
+    moments = RunningMoments()
+    for some in x.split(3):
+        moments.add(some)
+    flat = x.double().transpose(0, 1).flatten(1)
+    torch.testing.assert_close(moments.result().double(), torch.stack([flat.mean(1), flat.std(1, correction=0)]), atol=1e-5, rtol=1e-6)

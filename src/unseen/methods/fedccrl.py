@@ -71,18 +71,20 @@ class FedCCRL(Method[Aggregate]):
         yield from super().obstacles(around)
         if self.restyle and len(around.training) < 2:
             yield "a single client has nobody whose colours it could take; use at least two clients, or restyle = false"
+        for name in sorted(n for n, samples in around.training.items() if self.restyle and not samples):
+            yield f"client {name!r} has no training image, so no colours to tell; leave it out"
 
     @on_client
     def statistics(self, down: Nothing, client: Client) -> ColourStatistics:
         """Of a drawn part of the training images, not augmented; at least one."""
         number = max(1, round(self.share * client.samples))
-        found = [channel_moments(x).cpu() for x, _ in client.drawn(number, client.batch_of(numbers=4_000_000))]
-        return ColourStatistics(moments=torch.cat(found) if found else torch.empty(0, 2, len(client.pixel_range[0])))
+        drawn = client.drawn(number, client.batch_of(numbers=4_000_000))
+        return ColourStatistics(moments=torch.cat([channel_moments(x).cpu() for x, _ in drawn]))
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
         net, optimizer = self.local.begin(client, down.model)
-        others = [moments for name, moments in sorted(down.colours.items()) if name != client.id and len(moments)]
+        others = [moments for name, moments in sorted(down.colours.items()) if name != client.id]
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["adain", "channel_moments", "gram", "style_distance", "style_gap"]
+__all__ = ["RunningMoments", "adain", "channel_moments", "gram", "style_distance", "style_gap"]
 
 _SMALLEST_VARIANCE = 1e-6  # an even channel has a deviation of a thousandth instead of none
 
@@ -72,3 +72,23 @@ def adain(maps: Tensor, style: Tensor, keep: Tensor | None = None) -> Tensor:
     towards = style.to(own) if keep is None else torch.lerp(style.to(own), own, keep.to(own)[:, None, None])
     mu, scale, new = (row[:, :, None, None].to(maps.dtype) for row in (own[:, 0], towards[:, 1] / own[:, 1], towards[:, 0]))
     return (maps - mu) * scale + new  # in this order: an even channel's scale is large
+
+
+class RunningMoments:
+    """Mean and deviation of every channel over all positions of many images, some of them at a time; sums run in double precision."""
+
+    def __init__(self) -> None:
+        self._sums: list[Tensor] = []  # of the values and of their squares, by channel
+        self._positions = 0
+
+    def add(self, maps: Tensor) -> None:
+        values = maps.double()
+        sums = [values.sum((0, 2, 3)), values.square().sum((0, 2, 3))]
+        self._sums = [before + more for before, more in zip(self._sums, sums, strict=True)] if self._sums else sums
+        self._positions += maps.numel() // maps.shape[1]
+
+    def result(self) -> Tensor:
+        """[2, c], as `channel_moments` gives them for each image."""
+        mu, square = (total / self._positions for total in self._sums)
+        variance = (square - mu.square()).clamp_min(0)
+        return torch.stack([mu, (variance + _SMALLEST_VARIANCE).sqrt()]).float()
