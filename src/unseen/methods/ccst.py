@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -152,7 +152,7 @@ class CCST(Method[Aggregate]):
         if self.space == "pixels":
             return x
         low, high = client.pixel_range
-        maps: Any = client.frozen("encoder")(((x - low) / (high - low)).expand(-1, 3, -1, -1))
+        maps: Tensor = client.frozen("encoder")(((x - low) / (high - low)).expand(-1, 3, -1, -1))
         return maps
 
     def start(self, fresh: Fresh, clients: Cohort) -> Aggregate:

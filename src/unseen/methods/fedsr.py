@@ -93,8 +93,8 @@ class FedSR(Method[Server]):
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
         size = self.z or shapes.features
-        own = {"spread": partial(nn.Linear, shapes.features, size), "reference": partial(ClassReference, shapes.outputs, size)}
-        return {**super().networks(shapes), **own}
+        spread, reference = partial(nn.Linear, shapes.features, size), partial(ClassReference, shapes.outputs, size)
+        return {**super().networks(shapes), "spread": spread, "reference": reference}
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         yield from super().obstacles(around)

@@ -19,7 +19,7 @@ _RELEASE = "from the release v0.0.0 of github.com/naoto0804/pytorch-AdaIN"
 def adain_encoder(width: int = 64) -> nn.Sequential:
     """Images [n, 3, h, w] to maps [n, 8 width, h / 8, w / 8], sides rounded up."""
     widths = [[1, 1], [2, 2], [4, 4, 4, 4], [8]]
-    layers, entering = [nn.Conv2d(3, 3, 1)], 3
+    layers, entering = list[nn.Module]([nn.Conv2d(3, 3, 1)]), 3
     for level, planes in enumerate(widths):
         if level:
             layers.append(nn.MaxPool2d(2, ceil_mode=True))
