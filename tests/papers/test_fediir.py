@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cases import Case
+from conftest import tiny_classification
+from federation_in_memory import FEW, FederationInMemory
 from one_client import Fixed, LinearNet, batch_of, client_of, images
 from unseen import BadInput, Experiment, FedAvg
 from unseen.data.domain import DomainDataset
+from unseen.federation.site.policy import Policy
 from unseen.federation.sums.summable import is_summed
 from unseen.method import task_types
 from unseen.methods.fediir import Aligned, FedIIR, HeadGradient, Server
@@ -141,3 +145,10 @@ def test_step_one_leaves_the_models_statistics_alone(tiny: DomainDataset) -> Non
 def test_an_average_that_stays_zero_is_refused() -> None:
     with pytest.raises(BadInput, match="ema is 1"):
         FedIIR(ema=1.0)
+
+
+def test_a_sites_policy_keeps_the_gradient_home_unless_it_says_otherwise(tmp_path: Path) -> None:
+    data = tiny_classification((24, 20, 16, 12))
+    federation = FederationInMemory(tmp_path, data, "d", {"a": Policy(**FEW)})
+    federation.federate(Experiment(TINY["fediir"].build(), data.name, "d", rounds=1))
+    assert any("a does not take part: refused by the site: kinds: gradient is a gradient" in said for said in federation.said)
