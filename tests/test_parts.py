@@ -33,8 +33,8 @@ def test_parts_go_by_their_own_names() -> None:
 def test_which_method_takes_which_part() -> None:
     for name in ("fedavg", "fedprox", "fedsb", "feddyn"):
         takes = parts_of(METHODS[name])
-        assert takes["views"] == ["randconv"] and takes["mixstyle"] == ["mixstyle"] and takes["sam"] == ["sam"], name
-    assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv"]
+        assert takes["views"] == ["randconv", "augmix"] and takes["mixstyle"] == ["mixstyle"] and takes["sam"] == ["sam"], name
+    assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv", "augmix"]
     assert set(parts_of(METHODS["fedgca"])) == {"average", "mixstyle", "sam"}  # its own views, its own server
     assert set(parts_of(METHODS["feddag"])) == {"aggregation", "server", "bound", "average", "views", "mixstyle", "sam"}
     assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "server", "bound", "average", "sam"}
@@ -55,7 +55,7 @@ def test_sharpness_aware_steps_act_in_every_method_and_without_a_climb_are_plain
 def test_an_impossible_pair_is_refused() -> None:
     with pytest.raises(BadInput, match=r"fedsam has no field 'sam'"):
         read_experiment({"method": "fedsam", "set": {"sam": "sam"}})
-    with pytest.raises(BadInput, match=r"views is 'sam'; there are: randconv"):
+    with pytest.raises(BadInput, match=r"views is 'sam'; there are: augmix, randconv"):
         read_experiment({"method": "fedavg", "set": {"views": "sam"}})
     with pytest.raises(BadInput, match=r"styles holds 'blur'"):
         read_experiment({"method": "fedavg", "set": {"views": {"name": "randconv", "styles": "blur"}}})

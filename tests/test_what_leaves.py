@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import Domain, DomainDataset
 from unseen.method import task_types
+from unseen.networks.base import TaskNet
 from unseen.payload import declarations
 from unseen.runs.watch import Silent
 from unseen.training import train
@@ -50,9 +51,14 @@ def allowed(row: dict[str, Any], world: World) -> int:
         return 8 * (len(world.clients) - (not aggregation.own))  # a number for each model that a client assesses
     if told.kind in ("count", "number"):
         return 8
+    if told.kind == "statistic":
+        return int(row["bytes"])  # of the method's own form, which its tests know; that it does not grow is seen below
     net = world.builders[told.role]()
     trained = dict(net.named_parameters())
-    parts = {"whole": net.state_dict(), "parameters": trained, "buffers": {k: v for k, v in net.state_dict().items() if k not in trained}}
+    buffers = {k: v for k, v in net.state_dict().items() if k not in trained}
+    parts: dict[str, Mapping[str, Tensor]] = {"whole": net.state_dict(), "parameters": trained, "buffers": buffers}
+    if isinstance(net, TaskNet):
+        parts["head"] = net.head().state_dict()
     return bytes_of(parts[told.part].values(), double=row["field"] == "perturbed" and aggregation.float64)
 
 

@@ -10,6 +10,7 @@ import pytest
 import unseen
 from unseen.data.domain import DomainDataset
 from unseen.device.graphs import StepGraphs
+from unseen.parts.augmix import AugMix
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.round_averages import EMA
 from unseen.parts.sam import SAM
@@ -32,6 +33,11 @@ METHODS: dict[str, Any] = {
     "elcfs": lambda: unseen.ELCFS(lr=0.002, batch=8, alpha=0.2, keep_moments=True),
     "feddag": lambda: unseen.FedDAG(lr=0.01, batch=8, width=4, warmup=1, ema=0.5),
     "fedgca": lambda: unseen.FedGCA(lr=0.005, batch=8, epochs=2, copies=1),
+    "fedavg with augmix": lambda: unseen.FedAvg(lr=0.01, batch=8, epochs=2, views=AugMix(copies=1)),
+    "fediir": lambda: unseen.FedIIR(lr=0.01, batch=8, epochs=2, gamma=0.01),
+    "fedsr": lambda: unseen.FedSR(z=8, lr=0.01, batch=8, steps=8),
+    "fedccrl": lambda: unseen.FedCCRL(lr=0.01, batch=8, epochs=2),
+    "ccst": lambda: unseen.CCST(lr=0.01, batch=8, epochs=2),
 }
 
 

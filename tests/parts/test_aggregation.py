@@ -300,13 +300,17 @@ def test_parts_are_read_from_configuration() -> None:
 
 # What leaves a client whatever the aggregation, and what each of them adds.
 ALWAYS = {
+    "ccst": {("tell", "overall"), ("train", "model")},
     "elcfs": {("spectra", "low"), ("train", "model")},
     "fedadg": {("train", "model"), ("train", "generator")},
     "fedavg": {("train", "model")},
+    "fedccrl": {("statistics", "moments"), ("train", "model")},
     "feddag": {("train", "teacher"), ("train", "generator")},
+    "fediir": {("gradient", "gradient"), ("gradient", "batches"), ("train", "model")},
     "fedprox": {("train", "model")},
     "fedsam": {("train", "model")},
     "fedsb": {("train", "model")},
+    "fedsr": {("train", "model"), ("train", "spread"), ("train", "reference")},
 }
 ADDED = {
     Mean(): {("train", "samples")},

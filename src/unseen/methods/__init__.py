@@ -15,15 +15,19 @@ if TYPE_CHECKING:
 __all__ = ["CLASSES", "METHODS", "method_class", "name_of_method"]
 
 CLASSES = {  # a method's name, which is its file's, and its class
+    "ccst": "CCST",
     "elcfs": "ELCFS",
     "fedadg": "FedADG",
     "fedavg": "FedAvg",
+    "fedccrl": "FedCCRL",
     "feddag": "FedDAG",
     "feddyn": "FedDyn",
     "fedgca": "FedGCA",
+    "fediir": "FedIIR",
     "fedprox": "FedProx",
     "fedsam": "FedSAM",
     "fedsb": "FedSB",
+    "fedsr": "FedSR",
 }
 
 

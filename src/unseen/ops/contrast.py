@@ -1,4 +1,5 @@
-"""Features of a region, and losses that draw features of the same kind together. Liu et al., "FedDG", CVPR 2021, Eq. 5-7.
+"""Features of a region, and losses that draw features of the same kind together. Liu et al., "FedDG", CVPR 2021, Eq. 5-7; and the
+supervised contrast of Khosla et al., NeurIPS 2020.
 
 A region may be empty (no organ in the image): `valid` marks the images that count, and the others enter no loss.
 """
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["info_nce", "masked_average", "nt_xent", "versions_of"]
+__all__ = ["info_nce", "masked_average", "nt_xent", "supervised_contrast", "versions_of"]
 
 
 def masked_average(maps: Sequence[Tensor], masks: Tensor) -> Tensor:
@@ -78,6 +79,21 @@ def nt_xent(boundary: Tensor, background: Tensor, valid: Tensor, tau: float) -> 
     negatives = close.masked_fill(~both | same, torch.finfo(close.dtype).min).logsumexp(1, keepdim=True)
     positive = (both & same).fill_diagonal_(False).to(close.dtype)
     return (positive * F.softplus(negatives - close)).sum() / positive.sum().clamp_min(1)  # -log(e^c / (e^c + e^n))
+
+
+def supervised_contrast(features: Tensor, labels: Tensor, tau: float) -> Tensor:
+    """SupCon (Khosla et al., NeurIPS 2020, Eq. 2, outside the logarithm): features [n, c] of rows with class labels [n].
+
+    -1/|P(i)| sum over p in P(i) of log(e^(z_i z_p / tau) / sum over a != i of e^(z_i z_a / tau)), P(i) being the other rows of i's
+    class; the mean over the rows that have such others, and 0 where none has.
+    """
+    close = _cosines(features, features) / tau
+    itself = torch.eye(len(close), dtype=torch.bool, device=close.device)
+    same = (labels[:, None] == labels) & ~itself
+    everyone = close.masked_fill(itself, torch.finfo(close.dtype).min).logsumexp(1, keepdim=True)
+    positives = same.sum(1)
+    each = (same * (everyone - close)).sum(1) / positives.clamp_min(1)
+    return each.sum() / (positives > 0).sum().clamp_min(1)
 
 
 def _cosines(a: Tensor, b: Tensor) -> Tensor:

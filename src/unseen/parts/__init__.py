@@ -6,6 +6,7 @@ import typing
 from typing import Any
 
 from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
+from unseen.parts.augmix import AugMix
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.robust import Median, NormBound, Trimmed
 from unseen.parts.round_averages import EMA, Tail
@@ -30,6 +31,7 @@ PARTS: dict[str, type[Configured]] = {
     "ema": EMA,
     "tail": Tail,
     "randconv": RandConv,
+    "augmix": AugMix,
     "mixstyle": MixStyle,
     "sam": SAM,
 }
