@@ -24,6 +24,7 @@ CLASSES = {  # a method's name, which is its file's, and its class
     "fedprox": "FedProx",
     "fedsam": "FedSAM",
     "fedsb": "FedSB",
+    "moon": "MOON",
 }
 
 
