@@ -317,7 +317,7 @@ ALWAYS: dict[str, set[tuple[str, str]]] = {
 
 
 def test_every_method_that_takes_an_aggregation_takes_each() -> None:
-    assert {name: parts_of(METHODS[name])["aggregation"] for name in ALWAYS} == dict.fromkeys(ALWAYS, [part.name for part in ADDED])
+    assert {name: parts_of(METHODS[name])["aggregation"] for name in ALWAYS} == {name: [part.name for part in ADDED] for name in ALWAYS}
     assert ALWAYS["elcfs"] == {("spectra", "low"), ("train", "model")} and ALWAYS["fedavg"] == {("train", "model")}
     assert ALWAYS["feddag"] == {("train", "teacher"), ("train", "generator")}
 

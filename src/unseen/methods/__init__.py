@@ -18,6 +18,7 @@ CLASSES = {  # a method's name, which is its file's, and its class
     "elcfs": "ELCFS",
     "fedadg": "FedADG",
     "fedavg": "FedAvg",
+    "fedbn": "FedBN",
     "feddag": "FedDAG",
     "feddyn": "FedDyn",
     "fedgca": "FedGCA",
