@@ -107,6 +107,7 @@ CASES: dict[str, tuple[str, dict[str, Any], float]] = {
     "moon": ("moon", {}, 1e-6),
     "fedbn": ("fedbn", {}, 1e-6),
     "fedbn, weighted": ("fedbn", {"weighted": True}, 1e-6),
+    "scaffold": ("scaffold", {}, 1e-6),
     "elcfs": ("elcfs", {}, 1e-6),
     "elcfs-masks": ("elcfs-masks", {}, 1e-6),
     "feddag": ("feddag-no-sha", {}, 1e-6),
