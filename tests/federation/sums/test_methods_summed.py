@@ -108,6 +108,7 @@ CASES: dict[str, tuple[str, dict[str, Any], float]] = {
     "fedbn": ("fedbn", {}, 1e-6),
     "fedbn, weighted": ("fedbn", {"weighted": True}, 1e-6),
     "scaffold": ("scaffold", {}, 1e-6),
+    "fednova": ("fednova", {}, 1e-6),
     "elcfs": ("elcfs", {}, 1e-6),
     "elcfs-masks": ("elcfs-masks", {}, 1e-6),
     "feddag": ("feddag-no-sha", {}, 1e-6),
