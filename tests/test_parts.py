@@ -42,7 +42,7 @@ def test_which_method_takes_which_part() -> None:
     takers = {name for name, cls in METHODS.items() if "aggregation" in parts_of(cls)}
     assert takers >= {"elcfs", "fedadg", "fedavg", "feddag", "fedprox", "fedsam", "fedsb"}
     for name in takers:
-        assert parts_of(METHODS[name])["aggregation"] == ["mean", "uniform", "cea", "sha", "median", "trimmed"], name
+        assert parts_of(METHODS[name])["aggregation"] == ["mean", "uniform", "cea", "sha", "median", "trimmed", "gma"], name
 
 
 @pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if "sam" in parts_of(cls)])

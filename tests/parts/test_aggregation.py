@@ -22,6 +22,7 @@ from unseen.methods import METHODS
 from unseen.ops.contribution import Scored
 from unseen.parts import parts_of
 from unseen.parts.aggregation import CEA, SHA, Aggregate, Aggregation, Candidates, Losses, Mean, Uniform
+from unseen.parts.agreement import GMA
 from unseen.parts.robust import Median, Trimmed
 from unseen.payload import Nothing
 from unseen.randomness import generator
@@ -306,6 +307,7 @@ ADDED: dict[Aggregation, set[tuple[str, str]]] = {
     SHA(rho=0.01): {("train", "perturbed"), ("assess", "losses")},
     Median(): set(),
     Trimmed(): set(),
+    GMA(): {("train", "samples")},
 }
 _ADDED = {fields for part in ADDED.values() for fields in part}
 # What leaves whatever the aggregation: what a method's own table says, less what its usual aggregation adds.

@@ -22,6 +22,7 @@ CLASSES = {  # a method's name, which is its file's, and its class
     "feddag": "FedDAG",
     "feddyn": "FedDyn",
     "fedgca": "FedGCA",
+    "fedgma": "FedGMA",
     "fednova": "FedNova",
     "fedprox": "FedProx",
     "fedsam": "FedSAM",
