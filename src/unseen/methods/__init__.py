@@ -28,6 +28,7 @@ CLASSES = {  # a method's name, which is its file's, and its class
     "fedsam": "FedSAM",
     "fedsb": "FedSB",
     "moon": "MOON",
+    "perfedavg": "PerFedAvg",
     "scaffold": "SCAFFOLD",
 }
 

@@ -109,6 +109,7 @@ CASES: dict[str, tuple[str, dict[str, Any], float]] = {
     "fedbn, weighted": ("fedbn", {"weighted": True}, 1e-6),
     "scaffold": ("scaffold", {}, 1e-6),
     "fednova": ("fednova", {}, 1e-6),
+    "perfedavg": ("perfedavg", {}, 1e-6),
     "elcfs": ("elcfs", {}, 1e-6),
     "elcfs-masks": ("elcfs-masks", {}, 1e-6),
     "feddag": ("feddag-no-sha", {}, 1e-6),
