@@ -27,6 +27,7 @@ CLASSES = {  # a method's name, which is its file's, and its class
     "fedprox": "FedProx",
     "fedsam": "FedSAM",
     "fedsb": "FedSB",
+    "g2g": "G2G",
     "moon": "MOON",
     "perfedavg": "PerFedAvg",
     "scaffold": "SCAFFOLD",
