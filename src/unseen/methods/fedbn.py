@@ -82,5 +82,5 @@ class FedBN(Method[Global]):
 
     def round(self, state: Global, clients: Cohort) -> Global:
         ups = clients.ask(self.train, Down(model=state.model))
-        shared, norms = means(((up.model, up.norms or {}), up.samples if self.weighted else 1) for up in ups.values())
+        shared, norms = means(((up.model, up.norms or {}), (up.samples or 0) if self.weighted else 1) for up in ups.values())
         return Global({**state.model, **shared, **norms})

@@ -80,7 +80,8 @@ class FedNova(Method[Global]):
     def round(self, state: Global, clients: Cohort) -> Global:
         """x <- x + tau_eff sum_k p_k d_k, with tau_eff = sum_k p_k |a_k| and p_k = n_k / n."""
         ups = clients.ask(self.train, Down(model=state.model)).values()
-        told = ((up.direction, up.buffers, {"reach": torch.tensor(up.reach, dtype=torch.float64)}, up.samples) for up in ups)
-        direction, buffers, far = means((states, samples) for *states, samples in told)
+        direction, buffers, far = means(
+            ((up.direction, up.buffers, {"reach": torch.tensor(up.reach, dtype=torch.float64)}), up.samples) for up in ups
+        )
         moved = {name: state.model[name].to(d.device) + float(far["reach"]) * d for name, d in direction.items()}
         return Global({**state.model, **buffers, **moved})
