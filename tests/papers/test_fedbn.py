@@ -94,5 +94,5 @@ def test_one_client_is_fedavg_to_the_bit_and_two_are_not(tiny: DomainDataset) ->
 
 def test_a_network_without_batch_norm_is_refused(tiny: DomainDataset, tiny_masks: DomainDataset) -> None:
     for data, network in ((tiny_masks, None), (tiny, "small_cnn:width=4,norm=frozen")):
-        with pytest.raises(BadInput, match="trains no batch norm, so that FedBN would be FedAvg"):
+        with pytest.raises(BadInput, match="has no batch norm to train, so FedBN would be FedAvg"):
             build_world(Experiment(FedBN(), data, "c", network=network))

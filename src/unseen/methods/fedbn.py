@@ -55,7 +55,7 @@ class FedBN(Method[Global]):
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         yield from super().obstacles(around)
         if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in around.net.modules()):
-            yield f"{type(around.net).__name__} trains no batch norm, so that FedBN would be FedAvg; use a network with batch norm, or fedavg"
+            yield f"{type(around.net).__name__} has no batch norm to train, so FedBN would be FedAvg; use a network that has, or fedavg"
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
