@@ -23,7 +23,7 @@ TINY = {
     "fednova": Case("fednova", {"lr": 0.05, "batch": 8}, leaves=LEAVES),
     "fednova-masks": Case(
         "fednova",
-        {"lr": 0.1, "batch": 4},
+        {"lr": 0.3, "batch": 4},
         task="segmentation",
         rounds=8,
         reaches=0.5,
