@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from tiny_settings import SETTINGS
 from unseen import Experiment
 from unseen.data.domain import Domain, DomainDataset
 from unseen.method import task_types
-from unseen.networks.base import TaskNet
 from unseen.payload import declarations
 from unseen.runs.watch import Silent
 from unseen.training import train
@@ -53,13 +52,8 @@ def allowed(row: dict[str, Any], world: World) -> int:
         return 8
     if told.kind == "statistic":
         return int(row["bytes"])  # of the method's own form, which its tests know; that it does not grow is seen below
-    net = world.builders[told.role]()
-    trained = dict(net.named_parameters())
-    buffers = {k: v for k, v in net.state_dict().items() if k not in trained}
-    parts: dict[str, Mapping[str, Tensor]] = {"whole": net.state_dict(), "parameters": trained, "buffers": buffers}
-    if isinstance(net, TaskNet):
-        parts["head"] = net.head().state_dict()
-    return bytes_of(parts[told.part].values(), double=row["field"] == "perturbed" and aggregation.float64)
+    state, names = world.builders[told.role]().state_dict(), world.entries(told.role).names(told.part)
+    return bytes_of((state[name] for name in names), double=row["field"] == "perturbed" and aggregation.float64)
 
 
 def doubled(data: DomainDataset) -> DomainDataset:

@@ -10,6 +10,7 @@ import pytest
 import unseen
 from unseen.data.domain import DomainDataset
 from unseen.device.graphs import StepGraphs
+from unseen.parts.agreement import GMA
 from unseen.parts.augmix import AugMix
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.round_averages import EMA
@@ -38,6 +39,13 @@ METHODS: dict[str, Any] = {
     "fedsr": lambda: unseen.FedSR(z=8, lr=0.01, batch=8, steps=8),
     "fedccrl": lambda: unseen.FedCCRL(lr=0.01, batch=8, epochs=2),
     "ccst": lambda: unseen.CCST(lr=0.01, batch=8, epochs=2),
+    "moon": lambda: unseen.MOON(lr=0.01, batch=8, epochs=2, projection=8, buffer=2),
+    "fedbn": lambda: unseen.FedBN(lr=0.01, batch=8, epochs=2),
+    "scaffold": lambda: unseen.SCAFFOLD(lr=0.01, batch=8, epochs=2),
+    "fednova": lambda: unseen.FedNova(lr=0.01, batch=8, epochs=2),
+    "fedgma": lambda: unseen.FedGMA(lr=0.01, batch=8, epochs=2, aggregation=GMA(threshold=0.0)),  # signs of rounding would be another run
+    "per-fedavg": lambda: unseen.PerFedAvg(lr=0.01, batch=8, iterations=8, form="hf"),
+    "g2g": lambda: unseen.G2G(lr=0.01, batch=8, epochs=2),
 }
 
 

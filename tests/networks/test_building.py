@@ -8,7 +8,7 @@ from torch import nn
 
 from unseen import ELCFS, Experiment, FedAvg
 from unseen.errors import BadInput
-from unseen.networks import NETWORKS, TaskNet, TwoLayerHead, build_network, freeze_batch_norm
+from unseen.networks import NETWORKS, ProjectionHead, TaskNet, TwoLayerHead, build_network, freeze_batch_norm
 from unseen.networks.norm import FrozenBatchNorm2d
 from unseen.world import build_world
 
@@ -134,6 +134,19 @@ def test_the_two_layer_head_is_linear():
     by_hand = features @ (head.output.weight @ head.inner.weight).T + head.output.weight @ head.inner.bias + head.output.bias
     torch.testing.assert_close(head(features), by_hand, atol=1e-5, rtol=1e-5)
     assert torch.equal(net(torch.ones(1, 1, 32, 32)), head(net(torch.ones(1, 1, 32, 32), full=True).features))
+
+
+def test_a_projection_is_two_layers_with_a_relu_and_part_of_prediction():
+    torch.manual_seed(0)
+    net = small("small_cnn:width=2,projection=6", outputs=4)
+    head, features = net.head(), torch.randn(5, net.feature_size)
+    assert isinstance(head, ProjectionHead)
+    first, _, second = head.inner
+    assert first.weight.shape == (net.feature_size, net.feature_size) and second.weight.shape == (6, net.feature_size)
+    by_hand = (features @ first.weight.T + first.bias).clamp_min(0) @ second.weight.T + second.bias
+    torch.testing.assert_close(head(features), by_hand @ head.output.weight.T + head.output.bias)
+    with pytest.raises(BadInput, match="hidden is 3 and projection 6; a head has one of them"):
+        small("small_cnn:hidden=3,projection=6")
 
 
 def test_a_network_for_the_other_task_is_refused_before_round_1(tiny, tiny_masks):

@@ -19,15 +19,22 @@ CLASSES = {  # a method's name, which is its file's, and its class
     "elcfs": "ELCFS",
     "fedadg": "FedADG",
     "fedavg": "FedAvg",
+    "fedbn": "FedBN",
     "fedccrl": "FedCCRL",
     "feddag": "FedDAG",
     "feddyn": "FedDyn",
     "fedgca": "FedGCA",
+    "fedgma": "FedGMA",
     "fediir": "FedIIR",
+    "fednova": "FedNova",
     "fedprox": "FedProx",
     "fedsam": "FedSAM",
     "fedsb": "FedSB",
     "fedsr": "FedSR",
+    "g2g": "G2G",
+    "moon": "MOON",
+    "perfedavg": "PerFedAvg",
+    "scaffold": "SCAFFOLD",
 }
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from unseen.networks.base import Outputs, TaskNet
 from unseen.state import State
 
-__all__ = ["HeadedNet", "TwoLayerHead"]
+__all__ = ["HeadedNet", "ProjectionHead", "TwoLayerHead"]
 
 
 class HeadedNet(TaskNet):
@@ -41,15 +41,26 @@ class HeadedNet(TaskNet):
 
     def insert_hidden_layer(self, width: int) -> None:
         """Make the head two linear layers, `width` between them."""
+        head = self._linear_head()
+        self.set_submodule(self.head_name, TwoLayerHead(head.in_features, width, head.out_features))
+
+    def insert_projection(self, width: int) -> None:
+        """Make the head a projection to `width` numbers and an output layer."""
+        head = self._linear_head()
+        self.set_submodule(self.head_name, ProjectionHead(head.in_features, width, head.out_features))
+
+    def _linear_head(self) -> nn.Linear:
         head = self.head()
         if not isinstance(head, nn.Linear):
             raise TypeError(f"the head of {type(self).__name__} is a {type(head).__name__}; a hidden layer needs a linear head")
-        self.set_submodule(self.head_name, TwoLayerHead(head.in_features, width, head.out_features))
+        return head
 
     def translate(self, state: State) -> State:
         """Entries of a weight file under the names that this network uses."""
+        name = self.head_name
+        if isinstance(self.head(), ProjectionHead):  # of a file's own head there is no place in it
+            return {key: value for key, value in state.items() if key not in (f"{name}.weight", f"{name}.bias")}
         if isinstance(self.head(), TwoLayerHead):
-            name = self.head_name
             renamed = {f"{name}.weight": f"{name}.inner.weight", f"{name}.bias": f"{name}.inner.bias"}
             return {renamed.get(key, key): value for key, value in state.items()}
         return state
@@ -64,6 +75,19 @@ class TwoLayerHead(nn.Module):
     def __init__(self, features: int, width: int, outputs: int) -> None:
         super().__init__()
         self.inner = nn.Linear(features, width)
+        self.output = nn.Linear(width, outputs)
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.output(self.inner(features))
+        return logits
+
+
+class ProjectionHead(nn.Module):
+    """MOON's head as released: a projection of two layers, and the output layer on top of it, so that it takes part in prediction."""
+
+    def __init__(self, features: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, width))
         self.output = nn.Linear(width, outputs)
 
     def forward(self, features: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
-"""Features of a region, and losses that draw features of the same kind together. Liu et al., "FedDG", CVPR 2021, Eq. 5-7; and the
-supervised contrast of Khosla et al., NeurIPS 2020.
+"""Losses that draw features of the same kind together: of a region (Liu et al., "FedDG", CVPR 2021, Eq. 5-7), of a class (Khosla et al.,
+"Supervised contrastive learning", NeurIPS 2020), or of an image under several models (Li et al., "Model-contrastive federated learning",
+CVPR 2021, Eq. 3).
 
 A region may be empty (no organ in the image): `valid` marks the images that count, and the others enter no loss.
 """
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["info_nce", "masked_average", "nt_xent", "supervised_contrast", "versions_of"]
+__all__ = ["info_nce", "masked_average", "model_contrast", "nt_xent", "supervised_contrast", "versions_of"]
 
 
 def masked_average(maps: Sequence[Tensor], masks: Tensor) -> Tensor:
@@ -94,6 +95,18 @@ def supervised_contrast(features: Tensor, labels: Tensor, tau: float) -> Tensor:
     positives = same.sum(1)
     each = (same * (everyone - close)).sum(1) / positives.clamp_min(1)
     return each.sum() / (positives > 0).sum().clamp_min(1)
+
+
+def model_contrast(z: Tensor, towards: Tensor, away: Sequence[Tensor], tau: float) -> Tensor:
+    """MOON's l_con, Eq. 3, of representations [n, c], averaged over the images: near that of one model, far from those of others.
+
+    >>> z, across = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    >>> round(float(model_contrast(z, z, [across], 0.5)), 4)  # log(1 + e^-2)
+    0.1269
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        close = torch.stack([(_unit(z.float()) * _unit(other.float())).sum(-1) for other in (towards, *away)], -1) / tau
+    return (close.logsumexp(-1) - close[..., 0]).mean()
 
 
 def _cosines(a: Tensor, b: Tensor) -> Tensor:

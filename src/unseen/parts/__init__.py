@@ -6,6 +6,7 @@ import typing
 from typing import Any
 
 from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
+from unseen.parts.agreement import GMA
 from unseen.parts.augmix import AugMix
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.robust import Median, NormBound, Trimmed
@@ -24,6 +25,7 @@ PARTS: dict[str, type[Configured]] = {
     "sha": SHA,
     "median": Median,
     "trimmed": Trimmed,
+    "gma": GMA,
     "norm": NormBound,
     "momentum": MomentumServer,
     "adam": AdamServer,

@@ -13,7 +13,7 @@ _WAITING = 6  # writes that may wait: each may hold a model
 
 
 class Writer:
-    """What fails is raised at a later call, and nothing that was given after it is written: no checkpoint names a file that is not there."""
+    """What fails is raised at a later call, and nothing given after it is written: no checkpoint names a file that is not there."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
