@@ -106,8 +106,9 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
         able = ", ".join(method.tasks)
         raise BadInput(f"{experiment.name} does {able}; {dataset.name} is a data set for {dataset.task.name}")
     make = functools.partial(_task_net, experiment, dataset, None)
+    net = _look(experiment, make)
     if not isinstance(experiment.network, Own):  # its shapes are looked at whenever it is built
-        _refuse_other_outputs(method.network(str(experiment.network or dataset.network)), make, dataset)
+        _refuse_other_outputs(method.network(str(experiment.network or dataset.network)), net, dataset)
     evaluators = {d.name: _whole(d) for d in (*fold.targets, *fold.held_out)}
     if experiment.metric is not None:
         dataset = replace(dataset, task=_going_by(experiment, dataset.task, [*holdings.values(), *evaluators.values()]))
@@ -117,7 +118,7 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
         fold=fold,
         holdings=holdings,
         evaluators=evaluators,
-        builders={"task": make, **method.networks(_shapes(dataset, _look(experiment, make)))},
+        builders={"task": make, **method.networks(_shapes(dataset, net))},
         augment=_augmentation(experiment, dataset),
         device=torch.device(experiment.device),
         compiled=experiment.compile == "on",
@@ -130,10 +131,10 @@ def _look(experiment: Experiment, make: Callable[[], TaskNet]) -> TaskNet:
         return make()
 
 
-def _refuse_other_outputs(name: str, make: Callable[[], TaskNet], dataset: DomainDataset) -> None:
+def _refuse_other_outputs(name: str, net: TaskNet, dataset: DomainDataset) -> None:
     """A network made for the other task would fail only in the first step."""
-    with torch.device("meta"):  # shapes without numbers
-        logits = make().eval()(torch.empty(1, dataset.channels, *dataset.size))
+    with torch.no_grad():
+        logits = net.eval()(torch.zeros(1, dataset.channels, *dataset.size))
     per_pixel = logits.ndim == 4
     if per_pixel != (dataset.task.name == "segmentation"):
         gives = "one answer per pixel" if per_pixel else "one answer per image"
