@@ -18,7 +18,7 @@ from unseen.networks.base import Outputs, TaskNet
 from unseen.networks.digits import digits_cnn
 from unseen.networks.efficientnet import efficientnet_lite0
 from unseen.networks.generator import ImageGenerator
-from unseen.networks.headed import HeadedNet, TwoLayerHead
+from unseen.networks.headed import EnsembleHead, HeadedNet, TwoLayerHead
 from unseen.networks.mobilenet import mobilenet_v2
 from unseen.networks.norm import freeze_batch_norm
 from unseen.networks.pretrained import Official, load_weights
@@ -32,6 +32,7 @@ __all__ = [
     "NETWORKS",
     "Discriminator",
     "DistributionGenerator",
+    "EnsembleHead",
     "ImageGenerator",
     "NetworkEntry",
     "Outputs",
@@ -51,18 +52,24 @@ def _hidden() -> Any:
     )
 
 
+def _heads() -> Any:
+    return hyper(0, "so many heads, whose mean prediction counts (COPA); 0 for the one that it has", low=0, high=1024)
+
+
 @dataclass(frozen=True)
 class PlainOptions(Configured):
     """Of a classification network without batch norm."""
 
     name: ClassVar[str] = "it"
     hidden: int = _hidden()
+    heads: int = _heads()
 
 
 @dataclass(frozen=True)
 class BatchNormOptions(Configured):
     name: ClassVar[str] = "it"
     hidden: int = _hidden()
+    heads: int = _heads()
     norm: Literal["trained", "frozen"] = hyper("trained", "frozen: batch norm keeps its statistics and its scale and shift")
 
 
@@ -70,6 +77,7 @@ class BatchNormOptions(Configured):
 class ViTOptions(Configured):
     name: ClassVar[str] = "it"
     hidden: int = _hidden()
+    heads: int = _heads()
     attention: Literal["fast", "plain"] = hyper("fast", "plain: written out, so that it can be differentiated twice")
 
 
@@ -78,6 +86,7 @@ class UNetOptions(Configured):
     name: ClassVar[str] = "it"
     width: int = hyper(16, "channels at full resolution", low=1, high=1024)
     depth: int = hyper(5, "levels, each of half the resolution and twice the channels", low=3, high=8)
+    heads: int = _heads()
 
 
 @dataclass(frozen=True)
@@ -184,6 +193,8 @@ def build_network(name: str, *, outputs: int, channels: int, size: Size, weights
     net = entry.build(outputs, channels, size, options)
     if getattr(options, "hidden", 0):
         net.insert_hidden_layer(options.hidden)
+    if options.heads:
+        net.multiply_head(options.heads)
     if getattr(options, "norm", "trained") == "frozen":
         freeze_batch_norm(net)
     if weights is not None:
