@@ -50,10 +50,9 @@ def allowed(row: dict[str, Any], world: World) -> int:
         return 8 * (len(world.clients) - (not aggregation.own))  # a number for each model that a client assesses
     if told.kind in ("count", "number"):
         return 8
-    net = world.builders[told.role]()
-    trained = dict(net.named_parameters())
-    parts = {"whole": net.state_dict(), "parameters": trained, "buffers": {k: v for k, v in net.state_dict().items() if k not in trained}}
-    return bytes_of(parts[told.part].values(), double=row["field"] == "perturbed" and aggregation.float64)
+    state = world.builders[told.role]().state_dict()
+    parts = (state[name] for name in world.entries(told.role).names(told.part))
+    return bytes_of(parts, double=row["field"] == "perturbed" and aggregation.float64)
 
 
 def doubled(data: DomainDataset) -> DomainDataset:

@@ -175,11 +175,12 @@ class Reads(METHODS["fedavg"]):  # type: ignore[misc]
 def test_methods_that_read_single_answers_are_refused() -> None:
     for method in METHODS:
         for aggregation in (SHA(), CEA()):
-            if "aggregation" in {field.name for field in dataclasses.fields(METHODS[method])} or method not in ("feddyn", "fedgca"):
+            if "aggregation" in {field.name for field in dataclasses.fields(METHODS[method])}:
                 told = [*refusals(METHODS[method](aggregation=aggregation), 3)]
-                assert told == [
+                assert (
                     f"the aggregation {aggregation.name} sends each client's model to the others, who assess it; a secure sum would hide it"
-                ]
+                    in told
+                )
     assert [*refusals(METHODS["feddag"](), 3)] and not [*refusals(METHODS["feddag"](aggregation=Mean()), 3)]
     assert "a secure sum takes 3 sites, and there are 2" in next(iter(refusals(METHODS["fedavg"](), 2)))
     (told,) = refusals(Reads(), 3)
