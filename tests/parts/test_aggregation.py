@@ -300,6 +300,7 @@ def test_parts_are_read_from_configuration() -> None:
 
 # What leaves a client whatever the aggregation, and what each of them adds.
 ALWAYS = {
+    "copa": {("train", "model")},
     "elcfs": {("spectra", "low"), ("train", "model")},
     "fedadg": {("train", "model"), ("train", "generator")},
     "fedavg": {("train", "model")},
