@@ -15,6 +15,7 @@ from torch import nn
 
 from unseen.client import Client
 from unseen.codec import refuse_unstorable
+from unseen.networks.base import TaskNet
 from unseen.payload import Payload, bases
 from unseen.settings import Configured, hyper, parts_in
 from unseen.state import Part, State
@@ -128,6 +129,7 @@ class Shapes:
     channels: int
     size: tuple[int, int]
     features: int  # what the task network's head reads
+    network: Callable[[int], TaskNet]  # a fresh task network with so many outputs: for a role that is another such network, or its head
 
 
 @dataclass(frozen=True)
