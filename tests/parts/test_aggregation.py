@@ -302,6 +302,7 @@ def test_parts_are_read_from_configuration() -> None:
 ALWAYS = {
     "copa": {("train", "model")},
     "elcfs": {("spectra", "low"), ("train", "model")},
+    "epifcr": {("train", "model"), ("train", "own")},
     "fedadg": {("train", "model"), ("train", "generator")},
     "fedavg": {("train", "model")},
     "feddag": {("train", "teacher"), ("train", "generator")},
