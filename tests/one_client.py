@@ -62,6 +62,7 @@ def images(samples: int = 12, classes: int = 3, side: int = 2, seed: int = 0, na
 def client_of(
     domain: Domain,
     build: Callable[[], nn.Module],
+    /,
     recall: Callable[[type[Any]], Any] = lambda kind: None,
     **others: Callable[[], nn.Module],
 ) -> Client:

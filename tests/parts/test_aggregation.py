@@ -301,6 +301,7 @@ def test_parts_are_read_from_configuration() -> None:
 # What leaves a client whatever the aggregation, and what each of them adds.
 ALWAYS = {
     "copa": {("train", "model")},
+    "ddaig": {("train", "model"), ("train", "generator"), ("train", "domain")},
     "elcfs": {("spectra", "low"), ("train", "model")},
     "epifcr": {("train", "model"), ("train", "own")},
     "fedadg": {("train", "model"), ("train", "generator")},

@@ -104,6 +104,7 @@ CASES: dict[str, tuple[str, dict[str, Any], float]] = {
     "fedadg-laplace": ("fedadg-laplace", {}, 1e-6),
     "feddyn": ("feddyn", {}, 1e-6),
     "fedgca": ("fedgca", {}, 1e-6),
+    "ddaig": ("ddaig", {"domains": 3}, 1e-6),
     "elcfs": ("elcfs", {}, 1e-6),
     "elcfs-masks": ("elcfs-masks", {}, 1e-6),
     "feddag": ("feddag-no-sha", {}, 1e-6),
