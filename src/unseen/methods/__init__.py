@@ -16,6 +16,7 @@ __all__ = ["CLASSES", "METHODS", "method_class", "name_of_method"]
 
 CLASSES = {  # a method's name, which is its file's, and its class
     "copa": "COPA",
+    "csac": "CSAC",
     "ddaig": "DDAIG",
     "elcfs": "ELCFS",
     "epifcr": "EpiFCR",
