@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from unseen.data.augment import Augmentation
 from unseen.data.domain import Holding, Pixels, Samples, normalise
+from unseen.data.public import open_public
 from unseen.device.formats import fast_precision, memory_format
 from unseen.device.graphs import RECORDABLE, StepGraphs
 from unseen.device.resident import SampleReader
@@ -254,6 +255,17 @@ class Client:
         """The training images in order, not augmented: for spectra and statistics."""
         for chunk in _chunks(torch.arange(self.samples), size):
             yield self._batch(self._holding.train, chunk)[0]
+
+    def public(self, name: str, number: int, size: int, shuffle: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images of a public data set, at most `number` and the same ones at every client, in even batches: their places, and they.
+
+        A method that asks for them names the set in `Method.public_sets`.
+        """
+        shape = next(iter(self._holding.train.parts or self._holding.validation.parts))[0].images.shape
+        images = open_public(name, int(shape[1]), (int(shape[2]), int(shape[3])), number)
+        order = torch.randperm(len(images), generator=self.rng) if shuffle else torch.arange(len(images))
+        for places in order.tensor_split(-(-len(order) // size)):
+            yield places, normalise(images[places].to(self.device) / 255, self._mean, self._std).contiguous(memory_format=self._format)
 
     def drawn(self, number: int, size: int) -> Iterator[Batch]:
         """So many training samples, or all where there are fewer, drawn without replacement, in even batches of at most `size`."""

@@ -141,6 +141,7 @@ class Surroundings:
     net: nn.Module  # a task network, for looking at only
     training: Mapping[str, int]  # samples by client
     validation: Mapping[str, int]
+    data: str = ""  # the data set's name
 
 
 class RoundAverage(Configured, ABC):
@@ -208,6 +209,10 @@ class Method(Configured, ABC, Generic[S]):
         spectrum is the mean of; `images_per_direction` how many a gradient that leaves beside a model rests on (1: a mini-batch's).
         """
         return {name: value for part in parts_in(self) if hasattr(part, "exposures") for name, value in part.exposures().items()}
+
+    def public_sets(self) -> Iterable[str]:
+        """Data sets beside the clients' own whose images every client reads (`client.public`), by name. A site's policy may refuse them."""
+        return ()
 
     def start(self, fresh: Fresh, clients: Cohort) -> S:
         """Before round 1. `fresh(role)` gives the initial weights of that network. By default the state is made of the initial model."""

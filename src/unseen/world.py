@@ -195,7 +195,9 @@ def _counts(holdings: Mapping[str, Holding]) -> tuple[dict[str, int], dict[str, 
 def refuse_obstacles(world: World) -> None:
     """Raise BadInput with everything that keeps the method from running here."""
     method, net = world.experiment.method, _look(world.experiment, world.builders["task"])  # type: ignore[arg-type]
-    around = Surroundings(world.dataset.task.name, _shapes(world.experiment, world.dataset, net), net, *_counts(world.holdings))
+    around = Surroundings(
+        world.dataset.task.name, _shapes(world.experiment, world.dataset, net), net, *_counts(world.holdings), world.dataset.name
+    )
     problems = [f"{type(method).__name__}: {obstacle}" for obstacle in method.obstacles(around)]
     for make in world.builders.values():
         if isinstance(make, Pretrained):

@@ -17,7 +17,7 @@ from unseen.client import Client
 from unseen.data.domain import DomainDataset
 from unseen.engines.local import LocalEngine
 from unseen.method import Refused
-from unseen.methods.csac import CSAC, Alone, Down, Kept
+from unseen.methods.csac import CSAC, Down, Kept
 from unseen.networks import build_network
 from unseen.networks.alignment import alignment_of
 from unseen.ops.alignment import fuse_by_divergence, kernel_discrepancy, layer_attention
@@ -102,7 +102,7 @@ def test_without_calibration_a_client_trains_as_in_fedavg_to_the_bit() -> None:
 def test_who_was_missing_before_round_1_trains_alone_first() -> None:
     model, method = drawn(small, 0), CSAC(calibration="logits", **FAST)
     early, late = client_with(None), client_with(None)
-    alone = method.prepare(Alone(model=model), early)
+    alone = method.prepare(Down(model=model, alignment=None), early)
     assert same_bits(early.remembered["Kept"].private, alone.model)  # type: ignore[attr-defined]
     method.train(Down(model=model, alignment=None), late)
     assert same_bits(late.remembered["Kept"].private, alone.model), "the same training from the same weights"  # type: ignore[attr-defined]

@@ -39,12 +39,8 @@ __all__ = ["CSAC"]
 _LAYERS = 3  # the last stages: 2, 3 and 4 of a ResNet
 
 
-class Alone(Payload):
-    model: State = carries("model")  # from which every client begins
-
-
 class Down(Payload):
-    model: State = carries("model")  # the fused one
+    model: State = carries("model")  # the fused one; before round 1 that from which every client begins
     alignment: State | None = carries("model", role="alignment")  # first weights of the projections, where layers are compared
 
 
@@ -103,7 +99,7 @@ class CSAC(Method[Server]):
         return {"alignment": alignment} if self.calibration == "layers" else {}
 
     @on_client
-    def prepare(self, down: Alone, client: Client) -> Trained:
+    def prepare(self, down: Down, client: Client) -> Trained:
         """Stage 0: each client alone."""
         private = self.alone(down.model, client)
         client.remember(Kept(private=private))
@@ -160,7 +156,7 @@ class CSAC(Method[Server]):
         return client.optimizer(torch.optim.SGD, nets, lr=self.local.lr, momentum=self.momentum, weight_decay=self.local.weight_decay)
 
     def start(self, fresh: Fresh, clients: Cohort) -> Server:
-        private = clients.ask(self.prepare, Alone(model=fresh("task"))).all()
+        private = clients.ask(self.prepare, Down(model=fresh("task"), alignment=None)).all()
         alignment = fresh("alignment") if self.calibration == "layers" else None
         return Server(fuse_by_divergence({name: up.model for name, up in private.items()}), alignment)
 
