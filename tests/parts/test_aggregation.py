@@ -304,6 +304,7 @@ ALWAYS = {
     "ddaig": {("train", "model"), ("train", "generator"), ("train", "domain")},
     "elcfs": {("spectra", "low"), ("train", "model")},
     "epifcr": {("train", "model"), ("train", "own")},
+    "fccl": {("prepare", "model"), ("prepare", "logits"), ("train", "model"), ("train", "logits")},
     "fedadg": {("train", "model"), ("train", "generator")},
     "fedavg": {("train", "model")},
     "feddag": {("train", "teacher"), ("train", "generator")},

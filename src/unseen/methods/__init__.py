@@ -20,6 +20,7 @@ CLASSES = {  # a method's name, which is its file's, and its class
     "ddaig": "DDAIG",
     "elcfs": "ELCFS",
     "epifcr": "EpiFCR",
+    "fccl": "FCCL",
     "fedadg": "FedADG",
     "fedavg": "FedAvg",
     "feddag": "FedDAG",
