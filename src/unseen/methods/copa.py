@@ -68,7 +68,8 @@ class COPA(Method[Aggregate]):
     @on_client
     def train(self, down: Down, client: Client) -> Up:
         net, optimizer = self.local.begin(client, down.model)
-        ensemble: EnsembleHead = net.head()
+        ensemble = net.head()
+        assert isinstance(ensemble, EnsembleHead)  # the obstacles saw to it
         own, others = ensemble.heads[down.own], []
         for number, counts in enumerate(ensemble.share.tolist()):
             if number != down.own:

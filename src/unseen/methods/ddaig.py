@@ -100,7 +100,8 @@ class DDAIG(Method[Server]):
         net, optimizer = self.local.begin(client, down.model)
         generator = client.build("generator", down.generator)
         domain = client.build("domain", down.domain) if down.domain is not None else None
-        for_g, for_d = self.local.optimizer_of(client, generator), domain and self.local.optimizer_of(client, domain)
+        for_g = self.local.optimizer_of(client, generator)
+        for_d: Any = domain and self.local.optimizer_of(client, domain)
         names, alpha = down.names.split("\n"), self.alpha if down.round >= self.warmup else 0.0
         clients = len(names)
 
