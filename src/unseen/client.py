@@ -256,16 +256,28 @@ class Client:
         for chunk in _chunks(torch.arange(self.samples), size):
             yield self._batch(self._holding.train, chunk)[0]
 
-    def public(self, name: str, number: int, size: int, shuffle: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images of a public data set, at most `number` and the same ones at every client, in even batches: their places, and they.
+    def public(self, name: str, number: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images of a public data set, at most `number`, the same at every client: shuffled, in even batches, each with their places.
 
         A method that asks for them names the set in `Method.public_sets`.
         """
-        shape = next(iter(self._holding.train.parts or self._holding.validation.parts))[0].images.shape
-        images = open_public(name, int(shape[1]), (int(shape[2]), int(shape[3])), number)
-        order = torch.randperm(len(images), generator=self.rng) if shuffle else torch.arange(len(images))
-        for places in order.tensor_split(-(-len(order) // size)):
-            yield places, normalise(images[places].to(self.device) / 255, self._mean, self._std).contiguous(memory_format=self._format)
+        images = self._public(name, number)
+        for places in torch.randperm(len(images), generator=self.rng).tensor_split(-(-len(images) // size)):
+            yield places, self._shown(images[places])
+
+    @torch.no_grad()
+    def said_of_public(self, net: nn.Module, name: str, number: int, size: int) -> Tensor:
+        """What a network, in evaluation mode, answers to each of them, in their order."""
+        net.eval()
+        images = self._public(name, number)
+        return torch.cat([net(self._shown(part)).float() for part in images.tensor_split(-(-len(images) // size))])
+
+    def _public(self, name: str, number: int) -> Tensor:
+        _, channels, height, width = next(iter(self._holding.train.parts or self._holding.validation.parts))[0].images.shape
+        return open_public(name, channels, (height, width), number)
+
+    def _shown(self, images: Tensor) -> Tensor:
+        return normalise(images.to(self.device) / 255, self._mean, self._std).contiguous(memory_format=self._format)
 
     def drawn(self, number: int, size: int) -> Iterator[Batch]:
         """So many training samples, or all where there are fewer, drawn without replacement, in even batches of at most `size`."""

@@ -32,6 +32,13 @@ METHODS: dict[str, Any] = {
     "elcfs": lambda: unseen.ELCFS(lr=0.002, batch=8, alpha=0.2, keep_moments=True),
     "feddag": lambda: unseen.FedDAG(lr=0.01, batch=8, width=4, warmup=1, ema=0.5),
     "fedgca": lambda: unseen.FedGCA(lr=0.005, batch=8, epochs=2, copies=1),
+    "copa": lambda: unseen.COPA(lr=0.01, batch=8, heads=3),
+    "epifcr": lambda: unseen.EpiFCR(lr=0.01, batch=8),
+    "ddaig": lambda: unseen.DDAIG(lr=0.01, batch=8, width=4, warmup=1),
+    "csac": lambda: unseen.CSAC(lr=0.01, batch=8, private_steps=8, steps=8, width=4),
+    "fccl": lambda: unseen.FCCL(
+        lr=0.002, batch=8, epochs=2, private_epochs=2.0, public="styled-digits", public_images=24, public_batch=6, optimizer="sgd"
+    ),
 }
 
 

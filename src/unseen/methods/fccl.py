@@ -161,16 +161,12 @@ class FCCL(Method[Aggregate]):
             own_step(optimizer, correlation_loss(net(x), zbar, self.off_diagonal))
 
         for _ in range(self.public_epochs):
-            for places, x in client.public(str(self.public), self.public_images, self.public_batch, shuffle=True):
+            for places, x in client.public(str(self.public), self.public_images, self.public_batch):
                 step(x, average[places.to(average.device)].to(x.device))
 
     def said(self, client: Client, net: Any) -> State | None:
         """The logits of all public images, in their order."""
-        if not self.public:
-            return None
-        net.eval()
-        with torch.no_grad():
-            return {"public": torch.cat([net(x).float() for _, x in client.public(self.public, self.public_images, self.public_batch)])}
+        return {"public": client.said_of_public(net, self.public, self.public_images, self.public_batch)} if self.public else None
 
     def start(self, fresh: Fresh, clients: Cohort) -> Aggregate:
         ups = clients.ask(self.prepare, Down(model=fresh("task"), logits=None)).values()
