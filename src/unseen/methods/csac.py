@@ -69,10 +69,10 @@ class CSAC(Method[Server]):
     calibration: Literal["layers", "logits"] = hyper(
         "layers", "what is compared: layers and logits, or logits alone, as the released command does"
     )
-    private_steps: int = hyper(1800, "batches that a client trains alone before round 1", low=1)
-    width: int = hyper(32, "channels that maps are brought to", low=1)
-    side: int = hyper(7, "positions along a side that maps are brought to, at most", low=1)
-    momentum: float = hyper(0.5, "momentum of SGD", low=0.0, high=1.0)
+    private_steps: int = hyper(1800, "batches that a client trains alone before round 1", symbol="released", low=1)
+    width: int = hyper(32, "channels that maps are brought to", symbol="released", low=1)
+    side: int = hyper(7, "positions along a side that maps are brought to, at most", symbol="released", low=1)
+    momentum: float = hyper(0.5, "momentum of SGD", symbol="released", low=0.0, high=1.0)
     local: Local = group(Local(steps=200, lr=0.01), without=["optimizer"], meanings={"sam": "sharpness-aware steps in the rounds"})
 
     def contradictions(self) -> Iterable[str]:

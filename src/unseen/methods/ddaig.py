@@ -76,8 +76,8 @@ class DDAIG(Method[Server]):
     alpha: float = hyper(0.5, "weight of perturbed images in the loss of L", symbol="alpha", low=0.0, high=1.0)
     domain_net: Literal["shared", "none"] = hyper("shared", "D over all clients, averaged; none: G only keeps the label")
     domains: int = hyper(8, "for how many clients D has room", symbol="K", low=2, high=1024)
-    width: int = hyper(64, "channels of the generator; the paper has 32 for digits", low=1)
-    warmup: int = hyper(3, "first rounds in which L learns from its own images alone", low=0)
+    width: int = hyper(64, "channels of the generator; the paper has 32 for digits", symbol="released", low=1)
+    warmup: int = hyper(3, "first rounds in which L learns from its own images alone", symbol="released", low=0)
     local: Local = group(
         Local(batch=16, optimizer="momentum", lr=5e-4, weight_decay=5e-4), meanings={"lr": "learning rate of L, G and D (digits: 0.05)"}
     )

@@ -75,7 +75,7 @@ class EpiFCR(Method[Server]):
     epi_c: float = hyper(0.05, "weight of the loss of this head on another client's features", symbol="lambda_2", low=0.0)
     epi_r: float = hyper(0.1, "weight of the loss of a random head on these features", symbol="lambda_3", low=0.0)
     exchange: Literal["heads", "models"] = hyper("models", "what clients get of each other's networks; heads: without Epi-C")
-    warmup: int = hyper(1, "first rounds without episodes", low=0)
+    warmup: int = hyper(1, "first rounds without episodes", symbol="released", low=0)
     local: Local = group(
         Local(batch=32, optimizer="momentum", lr=1e-3, weight_decay=1e-4),
         meanings={"sam": "sharpness-aware steps of the shared network", "views": "restyled copies; the shared network alone sees them"},

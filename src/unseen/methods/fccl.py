@@ -70,14 +70,18 @@ class FCCL(Method[Aggregate]):
     tasks = ("classification",)
     presets = {"paper": {"rounds": 40}}
 
-    public: str | None = hyper(None, "public images: a data set by name (see `unseen data`), on one machine also folder:PATH")
-    public_images: int = hyper(5000, "how many of them, at most", low=2)
-    public_batch: int = hyper(256, "public images in a batch", low=2)
-    public_epochs: int = hyper(1, "passes over the public images in a round; 0: no agreement, and no public images", low=0)
+    public: str | None = hyper(
+        None, "public images: a data set by name (see `unseen data`), on one machine also folder:PATH", symbol="public data"
+    )
+    public_images: int = hyper(5000, "how many of them, at most", symbol="released", low=2)
+    public_batch: int = hyper(256, "public images in a batch", symbol="released", low=2)
+    public_epochs: int = hyper(
+        1, "passes over the public images in a round; 0: no agreement, and no public images", symbol="released", low=0
+    )
     off_diagonal: float = hyper(0.0051, "weight of the correlations between different classes", symbol="lambda", low=0.0)
-    intra: float = hyper(1.0, "weight of the teacher that was trained alone", low=0.0)
-    inter: float = hyper(1.0, "weight of the client's own model of the last round", low=0.0)
-    private_epochs: float = hyper(50.0, "passes in which a client trains alone before round 1", low=0.0)
+    intra: float = hyper(1.0, "weight of the teacher that was trained alone", symbol="intra", low=0.0)
+    inter: float = hyper(1.0, "weight of the client's own model of the last round", symbol="inter", low=0.0)
+    private_epochs: float = hyper(50.0, "passes in which a client trains alone before round 1", symbol="released", low=0.0)
     local: Local = group(Local(epochs=20.0, batch=128, lr=1e-3), meanings={"sam": "sharpness-aware steps on a client's own images"})
     combining: Combining = group(Combining(Uniform()), symbols={"aggregation": "1 / K"})
 
