@@ -48,10 +48,10 @@ def allowed(row: dict[str, Any], world: World) -> int:
     told = declarations(task_types(task)[1])[row["field"]]
     if told.kind == "score":
         return 8 * (len(world.clients) - (not aggregation.own))  # a number for each model that a client assesses
+    if told.kind == "statistic":
+        return int(row["bytes"])  # of a size that its method chooses; that it does not grow with the data is looked at below
     if told.kind in ("count", "number"):
         return 8
-    if told.kind == "statistic":
-        return int(row["bytes"])  # of the method's own form, which its tests know; that it does not grow is seen below
     state, names = world.builders[told.role]().state_dict(), world.entries(told.role).names(told.part)
     return bytes_of((state[name] for name in names), double=row["field"] == "perturbed" and aggregation.float64)
 

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from unseen.data.augment import RECIPES, Augment, Augmentation
 from unseen.data.domain import Holding, Pixels, Samples, normalise
+from unseen.data.public import open_public
 from unseen.device.compiling import Compiled, logits_of
 from unseen.device.formats import fast_precision, memory_format
 from unseen.device.graphs import RECORDABLE, StepGraphs
@@ -262,6 +263,29 @@ class Client:
         """The training images in order, not augmented: for spectra and statistics."""
         for chunk in _chunks(torch.arange(self.samples), size):
             yield self._batch(self._holding.train, chunk)[0]
+
+    def public(self, name: str, number: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images of a public data set, at most `number`, the same at every client: shuffled, in even batches, each with their places.
+
+        A method that asks for them names the set in `Method.public_sets`.
+        """
+        images = self._public(name, number)
+        for places in torch.randperm(len(images), generator=self.rng).tensor_split(-(-len(images) // size)):
+            yield places, self._shown(images[places])
+
+    @torch.no_grad()
+    def said_of_public(self, net: nn.Module, name: str, number: int, size: int) -> Tensor:
+        """What a network, in evaluation mode, answers to each of them, in their order."""
+        net.eval()
+        images = self._public(name, number)
+        return torch.cat([net(self._shown(part)).float() for part in images.tensor_split(-(-len(images) // size))])
+
+    def _public(self, name: str, number: int) -> Tensor:
+        _, channels, height, width = next(iter(self._holding.train.parts or self._holding.validation.parts))[0].images.shape
+        return open_public(name, channels, (height, width), number)
+
+    def _shown(self, images: Tensor) -> Tensor:
+        return normalise(images.to(self.device) / 255, self._mean, self._std).contiguous(memory_format=self._format)
 
     def drawn(self, number: int, size: int) -> Iterator[Batch]:
         """So many training samples, or all where there are fewer, drawn without replacement, in even batches of at most `size`."""

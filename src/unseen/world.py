@@ -118,7 +118,7 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
         fold=fold,
         holdings=holdings,
         evaluators=evaluators,
-        builders={"task": make, **method.networks(_shapes(dataset, net))},
+        builders={"task": make, **method.networks(_shapes(experiment, dataset, net))},
         augment=_augmentation(experiment, dataset),
         device=torch.device(experiment.device),
         compiled=experiment.compile == "on",
@@ -142,8 +142,12 @@ def _refuse_other_outputs(name: str, net: TaskNet, dataset: DomainDataset) -> No
         raise BadInput(f"network {name!r} gives {gives}; {dataset.name} is a data set for {dataset.task.name}, so {fit}")
 
 
-def _shapes(dataset: DomainDataset, net: TaskNet) -> Shapes:
-    return Shapes(dataset.task.outputs, dataset.channels, dataset.size, net.feature_size)
+def _shapes(experiment: Experiment, dataset: DomainDataset, net: TaskNet) -> Shapes:
+    def network(outputs: int) -> TaskNet:
+        kind: Any = type(dataset.task)
+        return _task_net(experiment, replace(dataset, task=kind(tuple(map(str, range(outputs))))), None)
+
+    return Shapes(dataset.task.outputs, dataset.channels, dataset.size, net.feature_size, network)
 
 
 def _partition(experiment: Experiment) -> Partition:
@@ -199,7 +203,9 @@ def _counts(holdings: Mapping[str, Holding]) -> tuple[dict[str, int], dict[str, 
 def refuse_obstacles(world: World) -> None:
     """Raise BadInput with everything that keeps the method from running here."""
     method, net = world.experiment.method, _look(world.experiment, world.builders["task"])  # type: ignore[arg-type]
-    around = Surroundings(world.dataset.task.name, _shapes(world.dataset, net), net, *_counts(world.holdings))
+    around = Surroundings(
+        world.dataset.task.name, _shapes(world.experiment, world.dataset, net), net, *_counts(world.holdings), world.dataset.name
+    )
     problems = [f"{type(method).__name__}: {obstacle}" for obstacle in method.obstacles(around)]
     for make in world.builders.values():
         if isinstance(make, Pretrained):

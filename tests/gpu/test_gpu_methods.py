@@ -46,6 +46,13 @@ METHODS: dict[str, Any] = {
     "fedgma": lambda: unseen.FedGMA(lr=0.01, batch=8, epochs=2, aggregation=GMA(threshold=0.0)),  # signs of rounding would be another run
     "per-fedavg": lambda: unseen.PerFedAvg(lr=0.01, batch=8, iterations=8, form="hf"),
     "g2g": lambda: unseen.G2G(lr=0.01, batch=8, epochs=2),
+    "copa": lambda: unseen.COPA(lr=0.01, batch=8, heads=3),
+    "epifcr": lambda: unseen.EpiFCR(lr=0.01, batch=8),
+    "ddaig": lambda: unseen.DDAIG(lr=0.01, batch=8, width=4, warmup=1),
+    "csac": lambda: unseen.CSAC(lr=0.01, batch=8, private_steps=8, steps=8, width=4),
+    "fccl": lambda: unseen.FCCL(
+        lr=0.002, batch=8, epochs=2, private_epochs=2.0, public="styled-digits", public_images=24, public_batch=6, optimizer="sgd"
+    ),
 }
 
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from torch import Tensor
+
 from unseen.client import Batch, Client
 from unseen.data.domain import Holding
 from unseen.federation.site.policy import Policy, Rejected
@@ -58,6 +60,9 @@ class BoundedClient(Client):
 
     def validation(self, size: int) -> Iterator[Batch]:
         return self._in_time(super().validation(size))
+
+    def public(self, name: str, number: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        return self._in_time(super().public(name, number, size))
 
     def _in_time(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         for batch in batches:
