@@ -20,7 +20,9 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A service that writes down what it is asked, and where."""
     said, program = tmp_path / "said", tmp_path / "bin" / "nvidia-cuda-mps-control"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nif [ "$1" = -d ]; then what=start; else read what; fi\necho "$what $CUDA_MPS_PIPE_DIRECTORY" >> {said}\n')
+    program.write_text(
+        f'#!/bin/sh\nif [ "$1" = -d ]; then what=start; else read what; fi\necho "$what $CUDA_MPS_PIPE_DIRECTORY" >> {said}\n'
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
