@@ -283,11 +283,11 @@ def _measured(case: Case, plan: SpeedPlan, folder: Path) -> SpeedMeasured:
 
 
 def _bare(case: Case, plan: SpeedPlan, clock: Clock) -> tuple[BareStep, bool]:
-    """The fastest bare step that there is here, and whether the rounds are to be compiled."""
+    """The fastest bare step that there is here for a method of this kind, and whether its rounds are to be compiled."""
     recorded = bare_step(case.world, plan.batch)
-    if case.world.device.type == "cpu" or plan.compile == "off":
+    if case.world.device.type == "cpu" or plan.compile == "off" or not case.world.experiment.method.compiles:
         return recorded, False
     compiled = bare_step(case.world, plan.batch, through_compiler=True)
     taken = fastest({"recorded": lambda: recorded.run(20), "compiled": lambda: compiled.run(20)}, plan.repeats, clock)
     wins = taken["compiled"] < taken["recorded"]
-    return (compiled if wins else recorded), case.world.experiment.method.compiles and (wins or plan.compile == "on")
+    return (compiled if wins else recorded), wins or plan.compile == "on"
