@@ -15,6 +15,7 @@ from unseen.experiment import departures, read_experiment
 from unseen.methods import METHODS
 from unseen.parts import PARTS, parts_of
 from unseen.parts.mixstyle import MixStyle
+from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
 from unseen.parts.views import RandConv, predictions, repeat_labels, task_loss, views_of
 from unseen.runs.watch import Silent
@@ -34,6 +35,7 @@ def test_which_method_takes_which_part() -> None:
     for name in ("fedavg", "fedprox", "fedsb", "feddyn"):
         takes = parts_of(METHODS[name])
         assert takes["views"] == ["randconv"] and takes["mixstyle"] == ["mixstyle"] and takes["sam"] == ["sam"], name
+        assert takes["rsc"] == ["rsc"], name
     assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv"]
     assert set(parts_of(METHODS["fedgca"])) == {"average", "mixstyle", "sam"}  # its own views, its own server
     assert set(parts_of(METHODS["feddag"])) == {"aggregation", "server", "bound", "average", "views", "mixstyle", "sam"}
@@ -52,9 +54,21 @@ def test_sharpness_aware_steps_act_in_every_method_and_without_a_climb_are_plain
     assert same_bits(flat, plain) and not same_bits(climbing, plain)
 
 
+@pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if "rsc" in parts_of(cls)])
+def test_self_challenging_acts_in_every_method_that_takes_it(name: str, tiny: DomainDataset) -> None:
+    plain, challenged = (
+        train(Experiment(METHODS[name](**{**SETTINGS[name].values, "rsc": rsc}), tiny, "c", rounds=1), None, watch=Silent()).state
+        for rsc in (None, RSC())
+    )
+    assert not same_bits(challenged, plain)
+
+
 def test_an_impossible_pair_is_refused() -> None:
     with pytest.raises(BadInput, match=r"fedsam has no field 'sam'"):
         read_experiment({"method": "fedsam", "set": {"sam": "sam"}})
+    for name in ("elcfs", "fedadg", "feddag", "fedgca"):  # their losses are not `Local.loss`
+        with pytest.raises(BadInput, match=f"{name} has no field 'rsc'"):
+            read_experiment({"method": name, "set": {"rsc": "rsc"}})
     with pytest.raises(BadInput, match=r"views is 'sam'; there are: randconv"):
         read_experiment({"method": "fedavg", "set": {"views": "sam"}})
     with pytest.raises(BadInput, match=r"styles holds 'blur'"):

@@ -9,6 +9,7 @@ from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.robust import Median, NormBound, Trimmed
 from unseen.parts.round_averages import EMA, Tail
+from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
 from unseen.parts.server_optimizers import AdamServer, MomentumServer, YogiServer
 from unseen.parts.views import RandConv
@@ -31,6 +32,7 @@ PARTS: dict[str, type[Configured]] = {
     "tail": Tail,
     "randconv": RandConv,
     "mixstyle": MixStyle,
+    "rsc": RSC,
     "sam": SAM,
 }
 

@@ -15,13 +15,14 @@ from torch.optim import Optimizer
 
 from unseen.client import Batch, Client
 from unseen.method import Surroundings
-from unseen.networks.base import TaskNet
+from unseen.networks.base import Outputs, TaskNet
 from unseen.ops.sharpness import sam_step
 from unseen.optimizers import OptimizerName, make_optimizer, unfit_optimizer
 from unseen.own_code import Own
 from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
+from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
-from unseen.parts.views import Views, task_loss, views_of
+from unseen.parts.views import Views, repeat_labels, task_loss, views_of
 from unseen.settings import Configured, hyper
 from unseen.state import State
 from unseen.task import Task
@@ -44,6 +45,7 @@ class Local(Configured):
     smoothing: float = hyper(0.0, "label smoothing: mass moved from the true class to all classes", low=0.0, high=1.0)
     views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
     mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch")
+    rsc: RSC | None = hyper(None, "mutes the features that speak most for the true class")
     sam: SAM | None = hyper(None, "sharpness-aware steps")
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
@@ -61,7 +63,7 @@ class Local(Configured):
         return make_optimizer(client, self.optimizer, nets, self.lr if lr is None else lr, weight_decay=self.weight_decay)
 
     def batches(self, client: Client, restyled: Restyle | None = None, times: int = 1) -> Iterator[tuple[Tensor, ...]]:
-        """A round's batches as a step takes them: the images with their views, the labels, and what MixStyle drew.
+        """A round's batches as a step takes them: the images with their views, the labels, and what the parts drew.
 
         `restyled` makes the views in place of the part. `times`: images in the forward pass per image of a batch (FedDAG: 2).
         """
@@ -74,11 +76,23 @@ class Local(Configured):
         """Any batches as a step takes them."""
         for images, y in batches:
             x = restyled(images, client.rng) if restyled else views_of(self.views, images, client.rng)
-            yield x, y, *mixing_of(self.mixstyle, x, client.rng, times=times)
+            challenge = self.rsc.draw(client.rng, x.device) if self.rsc else ()
+            yield x, y, *challenge, *mixing_of(self.mixstyle, x, client.rng, times=times)
 
-    def loss(self, task: Task, net: TaskNet, x: Tensor, y: Tensor, mixing: tuple[Tensor, ...] = ()) -> Tensor:
-        """The task's loss over every view, with styles mixed as drawn, and what binds the views together."""
-        return self.loss_of(task, mixed(net, x, mixing), y)
+    def loss(self, task: Task, net: TaskNet, x: Tensor, y: Tensor, drawn: tuple[Tensor, ...] = ()) -> Tensor:
+        """The task's loss over every view, with styles mixed and features muted as drawn, and what binds the views together.
+
+        The part `rsc` acts here alone: a method that computes its task loss another way leaves it out of its group.
+        """
+        if self.rsc is None:
+            return self.loss_of(task, mixed(net, x, drawn), y)
+        by_channel, mixing = (None, drawn) if self.rsc.form == "vector" else (drawn[0], drawn[1:])
+        seen = self.rsc.challenged(task, net, lambda: self.look(net, x, mixing), repeat_labels(y, len(x)), by_channel)
+        return self.loss_of(task, seen.logits, y)
+
+    def look(self, net: TaskNet, x: Tensor, mixing: tuple[Tensor, ...]) -> Outputs:
+        """All that the network sees in a batch, with styles mixed as drawn: for a method whose loss asks for more than the logits."""
+        return mixed(net, x, mixing, full=True)
 
     def loss_of(self, task: Task, logits: Tensor, y: Tensor) -> Tensor:
         """The same of logits that are there already."""
