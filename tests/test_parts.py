@@ -14,6 +14,7 @@ from unseen.data.domain import DomainDataset
 from unseen.experiment import departures, read_experiment
 from unseen.methods import METHODS
 from unseen.parts import PARTS, parts_of
+from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
@@ -35,7 +36,7 @@ def test_which_method_takes_which_part() -> None:
     for name in ("fedavg", "fedprox", "fedsb", "feddyn"):
         takes = parts_of(METHODS[name])
         assert takes["views"] == ["randconv"] and takes["mixstyle"] == ["mixstyle"] and takes["sam"] == ["sam"], name
-        assert takes["rsc"] == ["rsc"], name
+        assert takes["rsc"] == ["rsc"] and takes["jigen"] == ["jigen"], name
     assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv"]
     assert set(parts_of(METHODS["fedgca"])) == {"average", "mixstyle", "sam"}  # its own views, its own server
     assert set(parts_of(METHODS["feddag"])) == {"aggregation", "server", "bound", "average", "views", "mixstyle", "sam"}
@@ -54,21 +55,25 @@ def test_sharpness_aware_steps_act_in_every_method_and_without_a_climb_are_plain
     assert same_bits(flat, plain) and not same_bits(climbing, plain)
 
 
-@pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if "rsc" in parts_of(cls)])
-def test_self_challenging_acts_in_every_method_that_takes_it(name: str, tiny: DomainDataset) -> None:
-    plain, challenged = (
-        train(Experiment(METHODS[name](**{**SETTINGS[name].values, "rsc": rsc}), tiny, "c", rounds=1), None, watch=Silent()).state
-        for rsc in (None, RSC())
+@pytest.mark.parametrize("given", [RSC(), JiGen(beta=0.5)], ids=["rsc", "jigen"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_part_of_the_local_loss_acts_in_every_method_that_takes_it(name: str, given: RSC | JiGen, tiny: DomainDataset) -> None:
+    if given.name not in parts_of(METHODS[name]):
+        return
+    plain, changed = (
+        train(Experiment(METHODS[name](**{**SETTINGS[name].values, given.name: part}), tiny, "c", rounds=1), None, watch=Silent()).state
+        for part in (None, given)
     )
-    assert not same_bits(challenged, plain)
+    assert not same_bits({key: changed[key] for key in plain}, plain)
 
 
 def test_an_impossible_pair_is_refused() -> None:
     with pytest.raises(BadInput, match=r"fedsam has no field 'sam'"):
         read_experiment({"method": "fedsam", "set": {"sam": "sam"}})
     for name in ("elcfs", "fedadg", "feddag", "fedgca"):  # their losses are not `Local.loss`
-        with pytest.raises(BadInput, match=f"{name} has no field 'rsc'"):
-            read_experiment({"method": name, "set": {"rsc": "rsc"}})
+        for field in ("rsc", "jigen"):
+            with pytest.raises(BadInput, match=f"{name} has no field '{field}'"):
+                read_experiment({"method": name, "set": {field: field}})
     with pytest.raises(BadInput, match=r"views is 'sam'; there are: randconv"):
         read_experiment({"method": "fedavg", "set": {"views": "sam"}})
     with pytest.raises(BadInput, match=r"styles holds 'blur'"):

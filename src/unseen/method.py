@@ -177,7 +177,9 @@ class Method(Configured, ABC, Generic[S]):
                 cls.server_state = state
 
     def network(self, name: str) -> str:
-        """The task network by name, as this method needs it: with a hidden layer, say (`with_option`)."""
+        """The task network by name, as this method needs it: with a hidden layer, say (`with_option`). By default what its parts need."""
+        for part in parts_in(self):
+            name = part.network(name) if hasattr(part, "network") else name
         return name
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:

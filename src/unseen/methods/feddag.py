@@ -104,7 +104,7 @@ class FedDAG(Method[Server]):
         Local(batch=32, optimizer="momentum", lr=1e-3, weight_decay=5e-4),
         symbols=dict.fromkeys(("batch", "optimizer", "lr", "weight_decay"), "Sec. IV-A") | {"sam": "FedSAM, Fig. 9"},
         meanings={"batch": "samples in a batch (224 px: 16)", "lr": "learning rate (224 px: 5e-3)", "sam": "of the student"},
-        without=["rsc"],
+        without=["rsc", "jigen"],
     )
     combining: Combining = group(Combining(SHA()), symbols={"aggregation": "SHA"})
 

@@ -68,7 +68,7 @@ class FedGCA(Method[Dynamic]):
         Local(epochs=5.0, batch=32, optimizer="momentum", lr=0.01),
         symbols={"lr": "eta"},
         meanings={"batch": "images in a batch, before they are restyled"},
-        without=["views", "rsc"],
+        without=["views", "rsc", "jigen"],
     )
 
     def contradictions(self) -> Iterable[str]:

@@ -51,18 +51,24 @@ def _hidden() -> Any:
     )
 
 
+def _puzzle() -> Any:
+    return hyper(0, "orders that a second head tells of an image's tiles (the part jigen); 0 for no such head", low=0, high=65536)
+
+
 @dataclass(frozen=True)
 class PlainOptions(Configured):
     """Of a classification network without batch norm."""
 
     name: ClassVar[str] = "it"
     hidden: int = _hidden()
+    puzzle: int = _puzzle()
 
 
 @dataclass(frozen=True)
 class BatchNormOptions(Configured):
     name: ClassVar[str] = "it"
     hidden: int = _hidden()
+    puzzle: int = _puzzle()
     norm: Literal["trained", "frozen"] = hyper("trained", "frozen: batch norm keeps its statistics and its scale and shift")
 
 
@@ -70,6 +76,7 @@ class BatchNormOptions(Configured):
 class ViTOptions(Configured):
     name: ClassVar[str] = "it"
     hidden: int = _hidden()
+    puzzle: int = _puzzle()
     attention: Literal["fast", "plain"] = hyper("fast", "plain: written out, so that it can be differentiated twice")
 
 
@@ -78,6 +85,7 @@ class UNetOptions(Configured):
     name: ClassVar[str] = "it"
     width: int = hyper(16, "channels at full resolution", low=1, high=1024)
     depth: int = hyper(5, "levels, each of half the resolution and twice the channels", low=3, high=8)
+    puzzle: int = _puzzle()
 
 
 @dataclass(frozen=True)
@@ -188,6 +196,8 @@ def build_network(name: str, *, outputs: int, channels: int, size: Size, weights
         freeze_batch_norm(net)
     if weights is not None:
         load_weights(net, weights, entry.imagenet)
+    if options.puzzle:
+        net.add_puzzle_head(options.puzzle)  # last, so that the rest begins as without it
     return net
 
 

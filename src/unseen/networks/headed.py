@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from unseen.networks.base import Outputs, TaskNet
 from unseen.state import State
 
-__all__ = ["HeadedNet", "TwoLayerHead"]
+__all__ = ["HeadedNet", "TwoLayerHead", "acting_after"]
 
 
 class HeadedNet(TaskNet):
@@ -46,6 +48,15 @@ class HeadedNet(TaskNet):
             raise TypeError(f"the head of {type(self).__name__} is a {type(head).__name__}; a hidden layer needs a linear head")
         self.set_submodule(self.head_name, TwoLayerHead(head.in_features, width, head.out_features))
 
+    def add_puzzle_head(self, orders: int) -> None:
+        """A second head beside the first: which order an image's tiles are in (JiGen). The logits do not depend on it."""
+        self.puzzle = nn.Linear(self.pooled_size, orders)
+
+    @property
+    def pooled_size(self) -> int:
+        """How many numbers a whole image comes to: the features, or the channels of an encoder's deepest maps."""
+        return self.feature_size
+
     def translate(self, state: State) -> State:
         """Entries of a weight file under the names that this network uses."""
         if isinstance(self.head(), TwoLayerHead):
@@ -69,3 +80,13 @@ class TwoLayerHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         logits: Tensor = self.output(self.inner(features))
         return logits
+
+
+@contextmanager
+def acting_after(stage: nn.Module, act: Callable[[Tensor], Any]) -> Iterator[None]:
+    """While this lasts, `act` sees what a stage gives; what it returns, unless None, takes its place."""
+    hook = stage.register_forward_hook(lambda module, _, maps: act(maps))
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -6,6 +6,7 @@ import typing
 from typing import Any
 
 from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
+from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.robust import Median, NormBound, Trimmed
 from unseen.parts.round_averages import EMA, Tail
@@ -33,6 +34,7 @@ PARTS: dict[str, type[Configured]] = {
     "randconv": RandConv,
     "mixstyle": MixStyle,
     "rsc": RSC,
+    "jigen": JiGen,
     "sam": SAM,
 }
 

@@ -6,6 +6,7 @@ The loop itself stays in the method's file: it is the paper.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from unseen.networks.base import Outputs, TaskNet
 from unseen.ops.sharpness import sam_step
 from unseen.optimizers import OptimizerName, make_optimizer, unfit_optimizer
 from unseen.own_code import Own
+from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
 from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
@@ -46,6 +48,7 @@ class Local(Configured):
     views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
     mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch")
     rsc: RSC | None = hyper(None, "mutes the features that speak most for the true class")
+    jigen: JiGen | None = hyper(None, "the network also solves a jigsaw puzzle of the image")
     sam: SAM | None = hyper(None, "sharpness-aware steps")
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
@@ -75,20 +78,31 @@ class Local(Configured):
     ) -> Iterator[tuple[Tensor, ...]]:
         """Any batches as a step takes them."""
         for images, y in batches:
+            order: tuple[Tensor, ...] = ()
+            if self.jigen:
+                images, y, *order = self.jigen.puzzled(client, images, y)
             x = restyled(images, client.rng) if restyled else views_of(self.views, images, client.rng)
             challenge = self.rsc.draw(client.rng, x.device) if self.rsc else ()
-            yield x, y, *challenge, *mixing_of(self.mixstyle, x, client.rng, times=times)
+            yield x, y, *order, *challenge, *mixing_of(self.mixstyle, x, client.rng, times=times)
 
     def loss(self, task: Task, net: TaskNet, x: Tensor, y: Tensor, drawn: tuple[Tensor, ...] = ()) -> Tensor:
         """The task's loss over every view, with styles mixed and features muted as drawn, and what binds the views together.
 
-        The part `rsc` acts here alone: a method that computes its task loss another way leaves it out of its group.
+        The parts `rsc` and `jigen` act here alone: a method that computes its task loss another way leaves them out of its group.
         """
-        if self.rsc is None:
+        if self.rsc is None and self.jigen is None:
             return self.loss_of(task, mixed(net, x, drawn), y)
-        by_channel, mixing = (None, drawn) if self.rsc.form == "vector" else (drawn[0], drawn[1:])
-        seen = self.rsc.challenged(task, net, lambda: self.look(net, x, mixing), repeat_labels(y, len(x)), by_channel)
-        return self.loss_of(task, seen.logits, y)
+        rest = list(drawn)
+        order = rest.pop(0) if self.jigen else None
+        by_channel = rest.pop(0) if self.rsc and self.rsc.form == "map" else None
+
+        def look() -> Outputs:
+            return self.look(net, x, tuple(rest))
+
+        with self.jigen.reading(net, task.name == "segmentation") if self.jigen else nullcontext([]) as pooled:
+            seen = self.rsc.challenged(task, net, look, repeat_labels(y, len(x)), by_channel) if self.rsc else look()
+        loss = self.loss_of(task, seen.logits, y)
+        return loss if order is None or self.jigen is None else loss + self.jigen.loss(net, seen, pooled, repeat_labels(order, len(x)))
 
     def look(self, net: TaskNet, x: Tensor, mixing: tuple[Tensor, ...]) -> Outputs:
         """All that the network sees in a batch, with styles mixed as drawn: for a method whose loss asks for more than the logits."""

@@ -13,17 +13,16 @@ position: instance norms behind those maps make the mean gradient of a channel, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unseen.method import Surroundings
 from unseen.networks.base import Outputs, TaskNet
-from unseen.networks.headed import HeadedNet
+from unseen.networks.headed import HeadedNet, acting_after
 from unseen.ops.challenge import kept_channels, kept_entries, kept_positions, most_changed
 from unseen.settings import Configured, hyper
 from unseen.task import Task
@@ -88,11 +87,11 @@ class RSC(Configured):
     def _at_the_bottleneck(self, task: Task, net: TaskNet, look: Callable[[], Outputs], y: Tensor, by_channel: Tensor | None) -> Outputs:
         assert isinstance(net, HeadedNet) and by_channel is not None  # the obstacles saw to it
         held: list[Tensor] = []
-        with _after(net.stages()[-1], held.append):
+        with acting_after(net.stages()[-1], held.append):
             score = -task.loss(look().logits, y)
         speaks = held[0].detach() * _gradient(score, held[0])
         keep = self._kept(speaks, speaks, by_channel)
-        with _after(net.stages()[-1], lambda maps: maps * keep):
+        with acting_after(net.stages()[-1], lambda maps: maps * keep):
             return look()
 
     def _kept(self, of_channels: Tensor, of_positions: Tensor, by_channel: Tensor) -> Tensor:
@@ -123,13 +122,3 @@ def _head_reads(around: Surroundings, pooled: bool) -> bool:
     if z.ndim != (4 if pooled else 2) or (pooled and z.shape[1] != seen.features.shape[1]):
         return False
     return torch.allclose(_read(net, z), seen.logits, rtol=1e-3, atol=1e-5)  # type: ignore[arg-type]
-
-
-@contextmanager
-def _after(stage: nn.Module, act: Callable[[Tensor], Any]) -> Iterator[None]:
-    """While this lasts, `act` sees what a stage gives; what it returns, unless None, takes its place."""
-    hook = stage.register_forward_hook(lambda module, _, maps: act(maps))
-    try:
-        yield
-    finally:
-        hook.remove()
