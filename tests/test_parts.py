@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from unseen.experiment import departures, read_experiment
 from unseen.methods import METHODS
 from unseen.parts import PARTS, parts_of
 from unseen.parts.jigen import JiGen
-from unseen.parts.mixstyle import MixStyle
+from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
 from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
 from unseen.parts.views import RandConv, predictions, repeat_labels, task_loss, views_of
@@ -35,7 +36,8 @@ def test_parts_go_by_their_own_names() -> None:
 def test_which_method_takes_which_part() -> None:
     for name in ("fedavg", "fedprox", "fedsb", "feddyn"):
         takes = parts_of(METHODS[name])
-        assert takes["views"] == ["randconv"] and takes["mixstyle"] == ["mixstyle"] and takes["sam"] == ["sam"], name
+        assert takes["views"] == ["randconv"] and takes["sam"] == ["sam"], name
+        assert takes["mixstyle"] == ["mixstyle", "efdmix", "dsu"], name
         assert takes["rsc"] == ["rsc"] and takes["jigen"] == ["jigen"], name
     assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv"]
     assert set(parts_of(METHODS["fedgca"])) == {"average", "mixstyle", "sam"}  # its own views, its own server
@@ -55,16 +57,19 @@ def test_sharpness_aware_steps_act_in_every_method_and_without_a_climb_are_plain
     assert same_bits(flat, plain) and not same_bits(climbing, plain)
 
 
-@pytest.mark.parametrize("given", [RSC(), JiGen(beta=0.5)], ids=["rsc", "jigen"])
+@pytest.mark.parametrize("field", ["mixstyle", "rsc", "jigen"])
 @pytest.mark.parametrize("name", METHODS)
-def test_a_part_of_the_local_loss_acts_in_every_method_that_takes_it(name: str, given: RSC | JiGen, tiny: DomainDataset) -> None:
-    if given.name not in parts_of(METHODS[name]):
+def test_a_part_of_local_training_acts_in_every_method_that_takes_it(name: str, field: str, tiny: DomainDataset) -> None:
+    """Each acts as what it is: a method that passed one part's draws to another would give the same twice."""
+    given = {"mixstyle": [MixStyle(p=1.0), EFDMix(p=1.0), DSU(p=1.0)], "rsc": [RSC()], "jigen": [JiGen(beta=0.5)]}[field]
+    if field not in parts_of(METHODS[name]):
         return
-    plain, changed = (
-        train(Experiment(METHODS[name](**{**SETTINGS[name].values, given.name: part}), tiny, "c", rounds=1), None, watch=Silent()).state
-        for part in (None, given)
+    plain, *changed = (
+        train(Experiment(METHODS[name](**{**SETTINGS[name].values, field: part}), tiny, "c", rounds=1), None, watch=Silent()).state
+        for part in (None, *given)
     )
-    assert not same_bits({key: changed[key] for key in plain}, plain)
+    states = [plain, *({key: state[key] for key in plain} for state in changed)]
+    assert not any(same_bits(one, other) for one, other in itertools.combinations(states, 2))
 
 
 def test_an_impossible_pair_is_refused() -> None:

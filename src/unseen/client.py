@@ -19,6 +19,7 @@ from unseen.device.graphs import RECORDABLE, StepGraphs
 from unseen.device.resident import SampleReader
 from unseen.device.streams import Ahead
 from unseen.networks.base import network_entries
+from unseen.networks.headed import stage_channels
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
 from unseen.state import Entries, Part, State, copy_all
@@ -46,6 +47,7 @@ class Pool:
         self._networks: dict[tuple[str, int], nn.Module] = {}
         self._optimizers: dict[tuple[Any, ...], Optimizer] = {}
         self._entries: dict[str, Entries] = {}
+        self._stage_channels: list[int] | None = None
         self._fixed: dict[int, list[nn.Parameter]] = {}  # by network: what it was built with as not to be trained
         self.graphs = StepGraphs(device) if device.type == "cuda" else None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # where batches are made
@@ -76,6 +78,12 @@ class Pool:
         if role not in self._entries:
             self._entries[role] = network_entries(self.network(role, 0))
         return self._entries[role]
+
+    def stage_channels(self, shape: torch.Size) -> list[int]:
+        """How many channels the task network's maps have after each of its stages, for images of this shape."""
+        if self._stage_channels is None:
+            self._stage_channels = stage_channels(self._builders["task"], shape)
+        return self._stage_channels
 
     @cached_property
     def batch_format(self) -> torch.memory_format:
@@ -160,6 +168,10 @@ class Client:
     def optimizer(self, kind: Callable[..., Optimizer], net: nn.Module | Sequence[nn.Module], **settings: Any) -> Any:
         """A fresh optimiser of that kind over the parameters of one network or several."""
         return self._pool.optimizer(kind, [net] if isinstance(net, nn.Module) else list(net), settings)
+
+    def stage_channels(self, x: Tensor) -> list[int]:
+        """How many channels the task network's maps have after each of its stages: what must be drawn for them, outside a step."""
+        return self._pool.stage_channels(x.shape[1:])
 
     @property
     def recorded_as(self) -> Task:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from unseen.networks.base import Outputs, TaskNet
 from unseen.state import State
 
-__all__ = ["HeadedNet", "TwoLayerHead", "acting_after"]
+__all__ = ["HeadedNet", "TwoLayerHead", "acting_after", "stage_channels"]
 
 
 class HeadedNet(TaskNet):
@@ -26,7 +27,7 @@ class HeadedNet(TaskNet):
     head_fits_maps: ClassVar[bool] = False  # the head's input and a position of the maps are of one kind: mean, or token beside them
 
     def stages(self) -> tuple[nn.Module, ...]:
-        """Modules after which the image has been seen at one more scale, early ones first: where MixStyle may act. None: no such maps."""
+        """Modules after which the image has been seen at one more scale, early ones first: where styles are mixed. None: no such maps."""
         return ()
 
     @abstractmethod
@@ -90,3 +91,15 @@ def acting_after(stage: nn.Module, act: Callable[[Tensor], Any]) -> Iterator[Non
         yield
     finally:
         hook.remove()
+
+
+def stage_channels(build: Callable[[], nn.Module], shape: torch.Size) -> list[int]:
+    """How many channels the maps after each stage have, for images of this shape [c, h, w]; the network is run without numbers."""
+    found: list[int] = []
+    with torch.device("meta"), torch.no_grad():
+        net = build().eval()
+        assert isinstance(net, HeadedNet)
+        for stage in net.stages():
+            stage.register_forward_hook(lambda _, __, maps: found.append(maps.shape[1]))
+        net(torch.empty(1, *shape))
+    return found

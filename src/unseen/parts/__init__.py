@@ -7,7 +7,7 @@ from typing import Any
 
 from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
 from unseen.parts.jigen import JiGen
-from unseen.parts.mixstyle import MixStyle
+from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
 from unseen.parts.robust import Median, NormBound, Trimmed
 from unseen.parts.round_averages import EMA, Tail
 from unseen.parts.rsc import RSC
@@ -33,6 +33,8 @@ PARTS: dict[str, type[Configured]] = {
     "tail": Tail,
     "randconv": RandConv,
     "mixstyle": MixStyle,
+    "efdmix": EFDMix,
+    "dsu": DSU,
     "rsc": RSC,
     "jigen": JiGen,
     "sam": SAM,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from unseen.ops.sharpness import sam_step
 from unseen.optimizers import OptimizerName, make_optimizer, unfit_optimizer
 from unseen.own_code import Own
 from unseen.parts.jigen import JiGen
-from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
+from unseen.parts.mixstyle import MapStyle, mixed, mixing_of
 from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
 from unseen.parts.views import Views, repeat_labels, task_loss, views_of
@@ -46,7 +47,7 @@ class Local(Configured):
     weight_decay: float = hyper(0.0, "weight decay", low=0.0)
     smoothing: float = hyper(0.0, "label smoothing: mass moved from the true class to all classes", low=0.0, high=1.0)
     views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
-    mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch")
+    mixstyle: MapStyle | None = hyper(None, "changes the style of feature maps within a batch")
     rsc: RSC | None = hyper(None, "mutes the features that speak most for the true class")
     jigen: JiGen | None = hyper(None, "the network also solves a jigsaw puzzle of the image")
     sam: SAM | None = hyper(None, "sharpness-aware steps")
@@ -83,7 +84,7 @@ class Local(Configured):
                 images, y, *order = self.jigen.puzzled(client, images, y)
             x = restyled(images, client.rng) if restyled else views_of(self.views, images, client.rng)
             challenge = self.rsc.draw(client.rng, x.device) if self.rsc else ()
-            yield x, y, *order, *challenge, *mixing_of(self.mixstyle, x, client.rng, times=times)
+            yield x, y, *order, *challenge, *mixing_of(self.mixstyle, x, client.rng, partial(client.stage_channels, x), times=times)
 
     def loss(self, task: Task, net: TaskNet, x: Tensor, y: Tensor, drawn: tuple[Tensor, ...] = ()) -> Tensor:
         """The task's loss over every view, with styles mixed and features muted as drawn, and what binds the views together.
@@ -91,7 +92,7 @@ class Local(Configured):
         The parts `rsc` and `jigen` act here alone: a method that computes its task loss another way leaves them out of its group.
         """
         if self.rsc is None and self.jigen is None:
-            return self.loss_of(task, mixed(net, x, drawn), y)
+            return self.loss_of(task, mixed(self.mixstyle, net, x, drawn), y)
         rest = list(drawn)
         order = rest.pop(0) if self.jigen else None
         by_channel = rest.pop(0) if self.rsc and self.rsc.form == "map" else None
@@ -106,7 +107,7 @@ class Local(Configured):
 
     def look(self, net: TaskNet, x: Tensor, mixing: tuple[Tensor, ...]) -> Outputs:
         """All that the network sees in a batch, with styles mixed as drawn: for a method whose loss asks for more than the logits."""
-        return mixed(net, x, mixing, full=True)
+        return mixed(self.mixstyle, net, x, mixing, full=True)
 
     def loss_of(self, task: Task, logits: Tensor, y: Tensor) -> Tensor:
         """The same of logits that are there already."""
