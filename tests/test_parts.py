@@ -19,7 +19,7 @@ from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
 from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
-from unseen.parts.views import RandConv, predictions, repeat_labels, task_loss, views_of
+from unseen.parts.views import FACT, RandConv, predictions, repeat_labels, task_loss, views_of
 from unseen.runs.watch import Silent
 from unseen.settings import part
 from unseen.state import same_bits
@@ -36,10 +36,10 @@ def test_parts_go_by_their_own_names() -> None:
 def test_which_method_takes_which_part() -> None:
     for name in ("fedavg", "fedprox", "fedsb", "feddyn"):
         takes = parts_of(METHODS[name])
-        assert takes["views"] == ["randconv"] and takes["sam"] == ["sam"], name
+        assert takes["views"] == ["randconv", "fact"] and takes["sam"] == ["sam"], name
         assert takes["mixstyle"] == ["mixstyle", "efdmix", "dsu"], name
         assert takes["rsc"] == ["rsc"] and takes["jigen"] == ["jigen"], name
-    assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv"]
+    assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv", "fact"]
     assert set(parts_of(METHODS["fedgca"])) == {"average", "mixstyle", "sam"}  # its own views, its own server
     assert set(parts_of(METHODS["feddag"])) == {"aggregation", "server", "bound", "average", "views", "mixstyle", "sam"}
     assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "server", "bound", "average", "sam"}
@@ -57,11 +57,16 @@ def test_sharpness_aware_steps_act_in_every_method_and_without_a_climb_are_plain
     assert same_bits(flat, plain) and not same_bits(climbing, plain)
 
 
-@pytest.mark.parametrize("field", ["mixstyle", "rsc", "jigen"])
+@pytest.mark.parametrize("field", ["views", "mixstyle", "rsc", "jigen"])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_part_of_local_training_acts_in_every_method_that_takes_it(name: str, field: str, tiny: DomainDataset) -> None:
     """Each acts as what it is: a method that passed one part's draws to another would give the same twice."""
-    given = {"mixstyle": [MixStyle(p=1.0), EFDMix(p=1.0), DSU(p=1.0)], "rsc": [RSC()], "jigen": [JiGen(beta=0.5)]}[field]
+    given = {
+        "views": [RandConv(copies=1, styles="randconv"), FACT()],
+        "mixstyle": [MixStyle(p=1.0), EFDMix(p=1.0), DSU(p=1.0)],
+        "rsc": [RSC()],
+        "jigen": [JiGen(beta=0.5)],
+    }[field]
     if field not in parts_of(METHODS[name]):
         return
     plain, *changed = (
@@ -79,7 +84,7 @@ def test_an_impossible_pair_is_refused() -> None:
         for field in ("rsc", "jigen"):
             with pytest.raises(BadInput, match=f"{name} has no field '{field}'"):
                 read_experiment({"method": name, "set": {field: field}})
-    with pytest.raises(BadInput, match=r"views is 'sam'; there are: randconv"):
+    with pytest.raises(BadInput, match=r"views is 'sam'; there are: fact, randconv"):
         read_experiment({"method": "fedavg", "set": {"views": "sam"}})
     with pytest.raises(BadInput, match=r"styles holds 'blur'"):
         read_experiment({"method": "fedavg", "set": {"views": {"name": "randconv", "styles": "blur"}}})

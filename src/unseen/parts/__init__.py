@@ -13,7 +13,7 @@ from unseen.parts.round_averages import EMA, Tail
 from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
 from unseen.parts.server_optimizers import AdamServer, MomentumServer, YogiServer
-from unseen.parts.views import RandConv
+from unseen.parts.views import FACT, RandConv
 from unseen.settings import Configured, settings_of
 
 __all__ = ["PARTS", "parts_of"]
@@ -32,6 +32,7 @@ PARTS: dict[str, type[Configured]] = {
     "ema": EMA,
     "tail": Tail,
     "randconv": RandConv,
+    "fact": FACT,
     "mixstyle": MixStyle,
     "efdmix": EFDMix,
     "dsu": DSU,
