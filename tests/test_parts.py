@@ -45,7 +45,7 @@ def test_which_method_takes_which_part() -> None:
     assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "server", "bound", "average", "sam"}
     assert set(parts_of(METHODS["fedadg"])) == {"aggregation", "server", "bound", "average"}
     for name in ("elcfs", "fedadg", "fedavg", "feddag", "fedprox", "fedsam", "fedsb"):
-        assert parts_of(METHODS[name])["aggregation"] == ["mean", "uniform", "cea", "sha", "median", "trimmed"], name
+        assert parts_of(METHODS[name])["aggregation"] == ["mean", "uniform", "cea", "sha", "median", "trimmed", "ga", "omg"], name
 
 
 @pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if "sam" in parts_of(cls)])

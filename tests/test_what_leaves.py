@@ -47,6 +47,8 @@ def allowed(row: dict[str, Any], world: World) -> int:
     task = getattr(method, row["task"], None) or getattr(aggregation, row["task"])
     told = declarations(task_types(task)[1])[row["field"]]
     if told.kind == "score":
+        if row["task"] == "compare":
+            return 8 * 2  # ga: of the mean, and of the client's own model
         return 8 * (len(world.clients) - (not aggregation.own))  # a number for each model that a client assesses
     if told.kind in ("count", "number"):
         return 8

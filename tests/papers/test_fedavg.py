@@ -7,6 +7,7 @@ import torch
 from cases import Case
 from unseen import Experiment, FedAvg
 from unseen.data.domain import DomainDataset
+from unseen.parts.adjusting import GA
 from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
 from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import MixStyle
@@ -36,6 +37,7 @@ TINY = {
         reaches=0.6,
         leaves="assess.losses train.model train.perturbed",
     ),
+    "fedavg-ga": Case("fedavg", {"lr": 0.02, "batch": 8, "aggregation": GA()}, leaves="compare.scores train.model"),
     "fedavg+rsc+jigen": Case(
         "fedavg", {"lr": 0.02, "batch": 8, "rsc": RSC(), "jigen": JiGen()}, rounds=8, reaches=0.6, leaves="train.model train.samples"
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from typing import Any
 
+from unseen.parts.adjusting import GA, OMG
 from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
 from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
@@ -25,6 +26,8 @@ PARTS: dict[str, type[Configured]] = {
     "sha": SHA,
     "median": Median,
     "trimmed": Trimmed,
+    "ga": GA,
+    "omg": OMG,
     "norm": NormBound,
     "momentum": MomentumServer,
     "adam": AdamServer,
