@@ -132,12 +132,14 @@ class Client:
         augment: Augmentation,
         precision: Precision = "fp32",
         recall: Recall = lambda kind: None,
+        domains: Sequence[str] = (),
     ) -> None:
         self.id, self.task, self.device, self.rng = holding.client, task, pool.device, rng
         self.remembered: dict[str, Memory] = {}
         self._holding, self._pool, self._reader, self._recall = holding, pool, reader, recall
         self._precision, self._augment = pool.fast_precision if precision == "auto" else precision, augment
         self._built: dict[str, int] = {}
+        self._domains = domains or sorted({domain.name for domain, _ in holding.train.parts})  # the run's sources, in their order
         self._mean, self._std = pixels.tensors(pool.device)
         self._format = pool.batch_format  # asked for here: it may build the network, which must not happen on the batches' stream
         self._ahead = Ahead(pool.stream) if pool.stream is not None else None
@@ -228,6 +230,29 @@ class Client:
                 left = torch.cat([left, self._order(shuffle)])
             chunk, left = left[:size], left[size:]
             yield self._batch(train, chunk, augment=True)
+
+    def domain_batches(
+        self, *, size: int, epochs: float | None = None, steps: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Training batches with equally many samples of each domain that this client holds, and the number of each sample's domain.
+
+        `size` is of all domains together; what does not divide is left out. `epochs` times the client's samples are given, at least a
+        batch; a domain that is through begins again. Domains are numbered over all sources of the run, by name.
+        """
+        if (epochs is None) == (steps is None):
+            raise TypeError("give either epochs or steps")
+        train = self._holding.train
+        part, _ = train.addresses
+        numbers = np.array([self._domains.index(domain.name) for domain, _ in train.parts])[part]
+        held = [torch.from_numpy(np.flatnonzero(numbers == number)) for number in np.unique(numbers)]
+        each = max(1, size // len(held))
+        left = [torch.empty(0, dtype=torch.long) for _ in held]
+        for _ in range(steps if steps is not None else max(1, round(epochs * len(train) / (each * len(held))))):  # type: ignore[operator]
+            for number, own in enumerate(held):
+                while len(left[number]) < each:
+                    left[number] = torch.cat([left[number], own[torch.randperm(len(own), generator=self.rng)]])
+            chunk, left = torch.cat([one[:each] for one in left]), [one[each:] for one in left]
+            yield *self._batch(train, chunk, augment=True), torch.from_numpy(numbers[chunk.numpy()]).to(self.device, non_blocking=True)
 
     @property
     def validation_spacing(self) -> Tensor | None:

@@ -7,7 +7,7 @@ import inspect
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
@@ -128,6 +128,7 @@ class Shapes:
     channels: int
     size: tuple[int, int]
     features: int  # what the task network's head reads
+    domains: int = 1  # source domains of the run
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ class Surroundings:
     net: nn.Module  # a task network, for looking at only
     training: Mapping[str, int]  # samples by client
     validation: Mapping[str, int]
+    domains: Mapping[str, int] = field(default_factory=dict)  # that each client holds training samples of
 
 
 class RoundAverage(Configured, ABC):
@@ -160,6 +162,7 @@ class Method(Configured, ABC, Generic[S]):
     title: ClassVar[str] = ""  # as the paper writes its name, where that is not the class's
     paper: ClassVar[str] = ""  # citation
     tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
+    pooled: ClassVar[bool] = False  # needs several domains at a client: `--partition pooled`
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}  # fields that differ from the defaults
     server_state: ClassVar[type] = type(None)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unseen.client import Batch, Client
+from unseen.client import Client
 from unseen.method import Surroundings
 from unseen.networks.base import Outputs, TaskNet
 from unseen.ops.sharpness import sam_step
@@ -75,16 +75,16 @@ class Local(Configured):
         return self.prepared(client, client.batches(size=self.batch, epochs=epochs, steps=self.steps), restyled, times)
 
     def prepared(
-        self, client: Client, batches: Iterable[Batch], restyled: Restyle | None = None, times: int = 1
+        self, client: Client, batches: Iterable[tuple[Tensor, ...]], restyled: Restyle | None = None, times: int = 1
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Any batches as a step takes them."""
-        for images, y in batches:
+        """Any batches as a step takes them. What a batch has beside images and labels (domains) comes after them."""
+        for images, y, *more in batches:
             order: tuple[Tensor, ...] = ()
             if self.jigen:
                 images, y, *order = self.jigen.puzzled(client, images, y)
             x = restyled(images, client.rng) if restyled else views_of(self.views, images, client.rng)
             challenge = self.rsc.draw(client.rng, x.device) if self.rsc else ()
-            yield x, y, *order, *challenge, *mixing_of(self.mixstyle, x, client.rng, partial(client.stage_channels, x), times=times)
+            yield x, y, *more, *order, *challenge, *mixing_of(self.mixstyle, x, client.rng, partial(client.stage_channels, x), times=times)
 
     def loss(self, task: Task, net: TaskNet, x: Tensor, y: Tensor, drawn: tuple[Tensor, ...] = ()) -> Tensor:
         """The task's loss over every view, with styles mixed and features muted as drawn, and what binds the views together.

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unseen.client import Batch, Client
 from unseen.data.domain import Domain
@@ -61,6 +62,11 @@ class BriefClient(Client):
         self, *, size: int, epochs: float | None = None, steps: int | None = None, shuffle: bool = True, drop_last: bool = False
     ) -> Iterator[Batch]:
         return itertools.islice(super().batches(size=min(size, _BATCH), steps=1, shuffle=shuffle), 1)
+
+    def domain_batches(
+        self, *, size: int, epochs: float | None = None, steps: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        return super().domain_batches(size=min(size, _BATCH), steps=1)
 
 
 class _NotingEngine(LocalEngine):
