@@ -197,7 +197,7 @@ def _step(net: nn.Module, optimizer: Any) -> Any:
 def test_every_method_trains_a_network_of_ones_own(name: str, tiny: DomainDataset) -> None:
     from tiny_settings import SETTINGS as CASES
 
-    world = run(CASES[name].build(), tiny, "c", rounds=2, network=mine.Tiny).world
+    world = run(CASES[name].build(), tiny, "c", rounds=2, network=mine.Tiny, partition=CASES[name].partition).world
     assert world.builders["task"]().feature_size == 8  # type: ignore[attr-defined]
 
 

@@ -67,10 +67,13 @@ def test_a_part_of_local_training_acts_in_every_method_that_takes_it(name: str, 
         "rsc": [RSC()],
         "jigen": [JiGen(beta=0.5)],
     }[field]
+    case = SETTINGS[name]
     if field not in parts_of(METHODS[name]):
         return
     plain, *changed = (
-        train(Experiment(METHODS[name](**{**SETTINGS[name].values, field: part}), tiny, "c", rounds=1), None, watch=Silent()).state
+        train(
+            Experiment(METHODS[name](**{**case.values, field: part}), tiny, "c", rounds=1, partition=case.partition), None, watch=Silent()
+        ).state
         for part in (None, *given)
     )
     states = [plain, *({key: state[key] for key in plain} for state in changed)]

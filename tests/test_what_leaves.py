@@ -23,7 +23,7 @@ Rows = list[dict[str, Any]]
 
 
 def sent(name: str, data: DomainDataset) -> tuple[Rows, World]:
-    result = train(Experiment(SETTINGS[name].build(), data, "c", rounds=2), None, watch=Silent())
+    result = train(Experiment(SETTINGS[name].build(), data, "c", rounds=2, partition=SETTINGS[name].partition), None, watch=Silent())
     return [row for record in result.records for row in record["travelled"] if row["direction"] == "sent"], result.world
 
 
