@@ -78,7 +78,8 @@ def mix_amplitudes(x: Tensor, partner: Tensor, lam: Tensor) -> Tensor:
     phase = torch.where(size > 0, spectrum / size, 1)  # the phase of an empty bin is 0
     change = ratio * (size[partner] - size) * phase
     change[..., 0, 0] = ratio[..., 0, 0] * (spectrum[partner] - spectrum)[..., 0, 0]
-    return (exact + torch.fft.irfft2(change, s=x.shape[-2:])).to(x.dtype)
+    made: Tensor = exact + torch.fft.irfft2(change, s=x.shape[-2:])
+    return made.to(x.dtype)
 
 
 def group_means(spectra: Tensor, size: int, rng: torch.Generator) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,14 +26,17 @@ def least_agreed(products: NDArray[np.float64], kappa: float) -> Vector:
     scale = max(float(np.trace(products)) / clients, _SMALLEST)
     gram = products / scale  # lengths about 1, so that one first step fits all
     to_mean = gram.mean(1)
-    radius = kappa * np.sqrt(max(float(to_mean.mean()), 0.0))
+    radius = kappa * math.sqrt(max(float(to_mean.mean()), 0.0))
+
+    def length(w: Vector) -> float:
+        return math.sqrt(max(float(w @ gram @ w), 0.0) + _SMALLEST)
 
     def value(w: Vector) -> float:
-        return float(w @ to_mean + radius * np.sqrt(max(w @ gram @ w, 0.0) + _SMALLEST))
+        return float(w @ to_mean) + radius * length(w)
 
     w, step = np.full(clients, 1 / clients), 1.0
     for _ in range(_STEPS):
-        slope = to_mean + radius * (gram @ w) / np.sqrt(max(w @ gram @ w, 0.0) + _SMALLEST)
+        slope = to_mean + radius * (gram @ w) / length(w)
         step *= 2
         while step > 1e-12 and value(moved := on_simplex(w - step * slope)) >= value(w):
             step /= 2
@@ -49,4 +54,5 @@ def on_simplex(v: Vector) -> Vector:
     """
     ordered = np.sort(v)[::-1]
     above = (np.cumsum(ordered) - 1) / np.arange(1, len(v) + 1)
-    return np.maximum(v - above[np.flatnonzero(ordered > above)[-1]], 0.0)
+    nearest: Vector = np.maximum(v - above[np.flatnonzero(ordered > above)[-1]], 0.0)
+    return nearest

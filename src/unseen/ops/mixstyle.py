@@ -71,7 +71,8 @@ def noisy_styles(maps: Tensor, noise: Tensor, scale: float = 1.0) -> Tensor:
     )
     ratio = new_sigma / sigma
     shift = new_mu - mu * ratio
-    return maps * ratio.to(maps.dtype)[:, :, None, None] + shift.to(maps.dtype)[:, :, None, None]
+    noisy: Tensor = maps * ratio.to(maps.dtype)[:, :, None, None] + shift.to(maps.dtype)[:, :, None, None]
+    return noisy
 
 
 def draw_noise(n: int, channels: Sequence[int], p: float, rng: torch.Generator) -> tuple[Tensor, ...]:

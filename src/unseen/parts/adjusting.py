@@ -117,7 +117,7 @@ class OMG(Aggregation):
             changes = torch.stack([(models[c][entry] - start[entry]).double().flatten() for c in names])
             products += (changes @ changes.T).cpu().numpy()
         w = least_agreed(products, self.kappa)
-        length, mean_length = math.sqrt(max(w @ products @ w, 0.0)), math.sqrt(max(products.mean(), 0.0))
+        length, mean_length = math.sqrt(max(float(w @ products @ w), 0.0)), math.sqrt(max(float(products.mean()), 0.0))
         pull = self.kappa * mean_length / length if length > 0 else 0.0
         shares = {c: self.rate * (1 / len(names) + pull * share) for c, share in zip(names, w.tolist(), strict=True)}
         model = mean(models.values())

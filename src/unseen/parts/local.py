@@ -6,7 +6,6 @@ The loop itself stays in the method's file: it is the paper.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -79,7 +78,7 @@ class Local(Configured):
     ) -> Iterator[tuple[Tensor, ...]]:
         """Any batches as a step takes them. What a batch has beside images and labels (domains) comes after them."""
         for images, y, *more in batches:
-            order: tuple[Tensor, ...] = ()
+            order: list[Tensor] = []
             if self.jigen:
                 images, y, *order = self.jigen.puzzled(client, images, y)
             x = restyled(images, client.rng) if restyled else views_of(self.views, images, client.rng)
@@ -100,10 +99,14 @@ class Local(Configured):
         def look() -> Outputs:
             return self.look(net, x, tuple(rest))
 
-        with self.jigen.reading(net, task.name == "segmentation") if self.jigen else nullcontext([]) as pooled:
-            seen = self.rsc.challenged(task, net, look, repeat_labels(y, len(x)), by_channel) if self.rsc else look()
-        loss = self.loss_of(task, seen.logits, y)
-        return loss if order is None or self.jigen is None else loss + self.jigen.loss(net, seen, pooled, repeat_labels(order, len(x)))
+        def say() -> Outputs:
+            return self.rsc.challenged(task, net, look, repeat_labels(y, len(x)), by_channel) if self.rsc else look()
+
+        if self.jigen is None or order is None:
+            return self.loss_of(task, say().logits, y)
+        with self.jigen.reading(net, task.name == "segmentation") as pooled:
+            seen = say()
+        return self.loss_of(task, seen.logits, y) + self.jigen.loss(net, seen, pooled, repeat_labels(order, len(x)))
 
     def look(self, net: TaskNet, x: Tensor, mixing: tuple[Tensor, ...]) -> Outputs:
         """All that the network sees in a batch, with styles mixed as drawn: for a method whose loss asks for more than the logits."""
