@@ -19,8 +19,8 @@ from unseen.method import Refused, Replies
 from unseen.methods.fedavg import Up
 from unseen.ops.adjustment import adjusted_weights
 from unseen.ops.matching import least_agreed
-from unseen.parts.adjusting import GA, OMG, Compared
-from unseen.parts.aggregation import Aggregate, Candidates, Uniform
+from unseen.parts.adjusting import GA, OMG, Compared, MeanAndOwn
+from unseen.parts.aggregation import Aggregate, Uniform
 from unseen.runs.memory import MemoryStore
 from unseen.runs.watch import Silent
 from unseen.training import train
@@ -37,7 +37,7 @@ class Cohort:
     def __init__(self, gaps: Mapping[str, float | None]) -> None:
         self.names, self.gaps, self.taking_part, self.asked = sorted(gaps), gaps, sorted(gaps), {}  # type: ignore[var-annotated]
 
-    def ask(self, task: Any, down: Mapping[str, Candidates]) -> Replies[Any]:
+    def ask(self, task: Any, down: Mapping[str, MeanAndOwn]) -> Replies[Any]:
         self.asked = dict(down)
         told = {c: self.gaps[c] for c in down}
         return Replies(
@@ -102,7 +102,7 @@ def test_a_client_scores_the_mean_and_its_own_model_on_its_validation_part(tiny:
         fresh = world.fresh("task")
         other = {k: v * 1.5 if v.is_floating_point() else v for k, v in fresh.items()}
         broken = {k: v * 1e30 if v.is_floating_point() else v for k, v in fresh.items()}
-        down = Candidates(models={"mean": fresh, "own": other, "broken": broken})
+        down = MeanAndOwn(models={"mean": fresh, "own": other, "broken": broken})
         told, _ = TaskRunner(world).run(part.compare, down, "b", Place(1, 1), MemoryStore(Path("unused")))
         images, labels = world.holdings["b"].validation.take(torch.arange(3))
         net = world.builders["task"]().eval()

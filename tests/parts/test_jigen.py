@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
 from one_client import LinearNet, client_of
 from unseen import BadInput, Experiment, FedAvg
@@ -124,6 +125,15 @@ def test_the_puzzle_head_leaves_with_the_model_and_is_averaged(tiny: DomainDatas
     fresh = result.world.fresh("task")
     assert same_bits({n: v for n, v in fresh.items() if not n.startswith("puzzle.")}, plain.world.fresh("task"))
     assert not torch.equal(result.state["puzzle.weight"], fresh["puzzle.weight"])
+
+
+def test_a_weight_file_fills_the_network_beside_its_puzzle_head(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    plain = build_network("small_cnn:width=4", outputs=3, channels=3, size=(8, 8))
+    save_file(dict(plain.state_dict()), tmp_path / "net.safetensors")
+    net = build_network("small_cnn:width=4,puzzle=7", outputs=3, channels=3, size=(8, 8), weights=tmp_path / "net.safetensors")
+    assert all(torch.equal(net.state_dict()[name], value) for name, value in plain.state_dict().items())
+    assert net.puzzle.out_features == 7
 
 
 def test_in_segmentation_it_trains(tiny_masks: DomainDataset) -> None:

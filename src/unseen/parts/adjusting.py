@@ -16,14 +16,18 @@ from unseen.method import Cohort, Surroundings, on_client
 from unseen.ops.adjustment import adjusted_weights
 from unseen.ops.averaging import mean
 from unseen.ops.matching import least_agreed
-from unseen.parts.aggregation import Aggregate, Aggregation, Candidates, Updates, aggregate_in
+from unseen.parts.aggregation import Aggregate, Aggregation, Updates, aggregate_in
 from unseen.payload import Payload, State, carries
 from unseen.settings import hyper
 
-__all__ = ["GA", "OMG", "Compared"]
+__all__ = ["GA", "OMG", "Compared", "MeanAndOwn"]
 
 _NUMBERS_AT_ONCE = 2**24
 _WORST = 1e9  # of a model that is broken: a finite number, so that the other clients' gaps still count
+
+
+class MeanAndOwn(Payload):
+    models: dict[str, State] = carries("model")  # the mean of all models, and this client's own: nobody else's
 
 
 class Compared(Payload):
@@ -48,7 +52,7 @@ class GA(Aggregation):
     centred: bool = hyper(True, "gaps less their mean; false: as released", symbol="mean G")
 
     @on_client
-    def compare(self, down: Candidates, client: Client) -> Compared:
+    def compare(self, down: MeanAndOwn, client: Client) -> Compared:
         return Compared(scores={name: self._scored(client, model) for name, model in down.models.items()})
 
     @torch.no_grad()
@@ -71,7 +75,7 @@ class GA(Aggregation):
         if not sum(weights.values()):  # only clients without weight answered
             weights = dict.fromkeys(models, 1.0)
         model = mean((models[c], weights[c]) for c in models)
-        asked = {c: Candidates(models={"mean": model, "own": own}) for c, own in models.items()}
+        asked = {c: MeanAndOwn(models={"mean": model, "own": own}) for c, own in models.items()}
         gaps = {c: reply.scores["mean"] - reply.scores["own"] for c, reply in clients.ask(self.compare, asked).items()}
         step = self.step * (1 - min(before.round, self.rounds) / self.rounds if self.rounds else 1)  # d_r = (1 - r / R) d
         after = adjusted_weights(all_weights, gaps, step, self.centred)

@@ -5,7 +5,8 @@ muting. The muting stays with those samples whose true class lost most of its pr
 
 `vector` is the paper's form on what the head reads, as DomainBed has it; `map` is that of the released code, which mutes channels or
 positions of the last maps, one or the other drawn for a batch. Departures: the released share of samples grows over the epochs, here it
-is fixed; so many samples as `b` says stay muted, where the released code leaves out ties.
+is fixed; so many samples as `b` says stay muted, where the released code leaves out ties; gradient and probabilities are those of the
+training pass, where the released code looks in evaluation mode.
 The paper does not do segmentation. There the Dice score takes the place of the true class, `map` acts on the deepest maps of the
 encoder, all samples stay muted, and the network is run a second time. What speaks is then the map times its gradient, position by
 position: instance norms behind those maps make the mean gradient of a channel, by which the released code goes, exactly 0.
