@@ -35,7 +35,7 @@ pytest: setup
 # What needs a GPU, with the system's Python: torch, pytest and what `unseen` imports are enough.
 gpu-test:
 	PYTHONPATH=src $(PYTHON) -c "import torch; print(torch.cuda.get_device_name())"
-	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -W default -p no:cacheprovider tests/gpu
+	UNSEEN_CACHE=$${UNSEEN_CACHE:-$$(mktemp -d)} PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -W default -p no:cacheprovider tests/gpu
 
 format: setup
 	$(BIN)/python docs/methods_table.py

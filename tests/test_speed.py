@@ -16,7 +16,7 @@ from unseen.cli.speed import _SHORT, _outside_options
 from unseen.errors import BadInput
 from unseen.networks import build_network
 from unseen.speed import PHASES, SpeedMeasured, SpeedPlan, measure
-from unseen.speed.bare import Bare
+from unseen.speed.bare import bare_step
 from unseen.speed.measuring import _cases, fastest
 from unseen.speed.split import Split
 from unseen.speed.synthetic import TARGET, synthetic
@@ -92,8 +92,18 @@ def test_an_optimisers_step_is_a_phase_of_its_own() -> None:
 
 
 def test_ratios_are_to_the_bare_step() -> None:
-    row = SpeedMeasured("fedavg", "resnet18", images=96, bare=200.0, round=190.0, augmented=150.0, seconds={}, sent=1, received=2)
-    assert row.ratio == 0.95 and row.plain()["augmented_ratio"] == 0.75
+    rates = {"bare": 200.0, "round": 190.0, "augmented": 150.0}
+    row = SpeedMeasured("fedsam", "resnet18", images=96, passes=2.0, compiled=False, **rates, seconds={}, sent=1, received=2)
+    assert row.ratio == 0.95 and row.plain()["augmented_ratio"] == 0.75 and row.pass_ratio == 1.9
+
+
+def test_passes_are_counted_by_operations() -> None:
+    """FedAvg makes the bare step's pass of an image, FedSAM two; with four views of an image there are four."""
+    plan = SpeedPlan(methods=("fedavg", "fedsam"), **{**TINY, "repeats": 1})
+    passes = {row.method: row.passes for _, _, row in measure(plan)}
+    assert passes["fedavg"] == pytest.approx(1, abs=0.01) and passes["fedsam"] == pytest.approx(2, abs=0.02)
+    views = SpeedPlan(methods=("fedavg",), **{**TINY, "repeats": 1, "settings": {"views": {"name": "randconv", "styles": "randconv"}}})
+    assert next(row.passes for _, _, row in measure(views)) > 3.9
 
 
 def test_made_up_data_have_whole_batches() -> None:
@@ -107,11 +117,11 @@ def test_made_up_data_have_whole_batches() -> None:
 def test_the_bare_step_trains() -> None:
     """It must not be fast because it does less: each step moves the weights, and the loss on its one batch falls."""
     case = _cases(SpeedPlan(methods=("fedavg",), **TINY), print)[0]
-    bare = Bare(case.world, batch=4)
+    bare = bare_step(case.world, batch=4)
 
     def loss() -> float:
         with torch.no_grad():
-            return float(bare._task.loss(bare._net(bare._x), bare._y))
+            return float(bare._loss(bare._net(bare._x), bare._y))
 
     before = loss()
     bare.run(60)

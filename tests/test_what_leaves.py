@@ -50,12 +50,12 @@ def allowed(row: dict[str, Any], world: World) -> int:
         if row["task"] == "compare":
             return 8 * 2  # ga: of the mean, and of the client's own model
         return 8 * (len(world.clients) - (not aggregation.own))  # a number for each model that a client assesses
+    if told.kind == "statistic":
+        return int(row["bytes"])  # of a size that its method chooses; that it does not grow with the data is looked at below
     if told.kind in ("count", "number"):
         return 8
-    net = world.builders[told.role]()
-    trained = dict(net.named_parameters())
-    parts = {"whole": net.state_dict(), "parameters": trained, "buffers": {k: v for k, v in net.state_dict().items() if k not in trained}}
-    return bytes_of(parts[told.part].values(), double=row["field"] == "perturbed" and aggregation.float64)
+    state, names = world.builders[told.role]().state_dict(), world.entries(told.role).names(told.part)
+    return bytes_of((state[name] for name in names), double=row["field"] == "perturbed" and aggregation.float64)
 
 
 def doubled(data: DomainDataset) -> DomainDataset:

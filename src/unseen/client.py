@@ -12,14 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unseen.data.augment import Augmentation
+from unseen.data.augment import RECIPES, Augment, Augmentation
 from unseen.data.domain import Holding, Pixels, Samples, normalise
+from unseen.data.public import open_public
+from unseen.device.compiling import Compiled, logits_of
 from unseen.device.formats import fast_precision, memory_format
 from unseen.device.graphs import RECORDABLE, StepGraphs
 from unseen.device.resident import SampleReader
 from unseen.device.streams import Ahead
 from unseen.networks.base import network_entries
 from unseen.networks.headed import stage_channels
+from unseen.ops.kernels import has_kernels
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
 from unseen.state import Entries, Part, State, copy_all
@@ -42,8 +45,10 @@ _FAST: dict[Callable[..., Optimizer], dict[str, Any]] = {
 class Pool:
     """Networks and optimisers that tasks borrow. One task runs at a time, so a thousand clients need no thousand networks."""
 
-    def __init__(self, builders: Mapping[str, Callable[[], nn.Module]], device: torch.device) -> None:
-        self._builders, self.device = builders, device
+    def __init__(self, builders: Mapping[str, Callable[[], nn.Module]], device: torch.device, compiles: bool = False) -> None:
+        self._builders, self.device, self._compiles = builders, device, compiles
+        self.unaided = False  # `unseen speed` counts operations, which neither recorded nor compiled steps show
+        self.whole = False  # whether the batch that was made last has the size that was asked for: only such passes are compiled
         self._networks: dict[tuple[str, int], nn.Module] = {}
         self._optimizers: dict[tuple[Any, ...], Optimizer] = {}
         self._entries: dict[str, Entries] = {}
@@ -61,6 +66,8 @@ class Pool:
                 net = self._builders[role]().to(self.device)
             self._fixed[id(net)] = [p for p in net.parameters() if not p.requires_grad]
             self._networks[key] = net.to(memory_format=memory_format(net, self.device))  # type: ignore[call-overload]
+            if self._compiles and role == "task":
+                net.compiled_pass = Compiled(net, lambda: self.whole and not self.unaided)  # type: ignore[assignment]
         return self._networks[key]
 
     def trainable(self, net: nn.Module) -> nn.Module:
@@ -82,7 +89,8 @@ class Pool:
     def stage_channels(self, shape: torch.Size) -> list[int]:
         """How many channels the task network's maps have after each of its stages, for images of this shape."""
         if self._stage_channels is None:
-            self._stage_channels = stage_channels(self._builders["task"], shape)
+            with seeded_block(torch.device("cpu"), 0, "pool"):
+                self._stage_channels = stage_channels(self._builders["task"](), shape)
         return self._stage_channels
 
     @cached_property
@@ -185,7 +193,7 @@ class Client:
 
         What it draws must be drawn outside and given to it; it returns nothing.
         """
-        if self._pool.graphs is not None:
+        if self._pool.graphs is not None and not self._pool.unaided:
             return self._pool.graphs.replayed(fn, self.autocast)  # type: ignore[return-value]
         if self._precision == "fp32":
             return fn
@@ -218,18 +226,18 @@ class Client:
             for _ in range(int(passes)):
                 for chunk in _chunks(self._order(shuffle), size):
                     if len(chunk) == len(train) or len(chunk) >= (size if drop_last else min(size, 2)):
-                        yield self._batch(train, chunk, augment=True)
+                        yield self._training_batch(chunk, size)
             if share:
                 some = max(1, round(share * (len(train) // size)))
                 for chunk in _chunks(self._order(shuffle)[: some * size], size):
-                    yield self._batch(train, chunk, augment=True)
+                    yield self._training_batch(chunk, size)
             return
         left = torch.empty(0, dtype=torch.long)
         for _ in range(steps or 0):
             while len(left) < size:
                 left = torch.cat([left, self._order(shuffle)])
             chunk, left = left[:size], left[size:]
-            yield self._batch(train, chunk, augment=True)
+            yield self._training_batch(chunk, size)
 
     def domain_batches(
         self, *, size: int, epochs: float | None = None, steps: int | None = None
@@ -252,7 +260,7 @@ class Client:
                 while len(left[number]) < each:
                     left[number] = torch.cat([left[number], own[torch.randperm(len(own), generator=self.rng)]])
             chunk, left = torch.cat([one[:each] for one in left]), [one[each:] for one in left]
-            yield *self._batch(train, chunk, augment=True), torch.from_numpy(numbers[chunk.numpy()]).to(self.device, non_blocking=True)
+            yield *self._training_batch(chunk, len(chunk)), torch.from_numpy(numbers[chunk.numpy()]).to(self.device, non_blocking=True)
 
     @property
     def validation_spacing(self) -> Tensor | None:
@@ -275,11 +283,13 @@ class Client:
 
         On a GPU a batch short of `size` is filled up: its libraries spend seconds on every shape that is new to them.
         """
+        self._pool.whole = True
+        said = partial(logits_of, net) if isinstance(net, nn.Module) else net
         if self._pool.graphs is None or len(x) == size:
-            return net(x)
+            return said(x)
         full = x.new_zeros((size, *x.shape[1:])).contiguous(memory_format=torch.channels_last)
         full[: len(x)] = x
-        return net(full)[: len(x)]
+        return said(full)[: len(x)]
 
     @property
     def pixel_range(self) -> tuple[Tensor, Tensor]:
@@ -291,6 +301,29 @@ class Client:
         """The training images in order, not augmented: for spectra and statistics."""
         for chunk in _chunks(torch.arange(self.samples), size):
             yield self._batch(self._holding.train, chunk)[0]
+
+    def public(self, name: str, number: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images of a public data set, at most `number`, the same at every client: shuffled, in even batches, each with their places.
+
+        A method that asks for them names the set in `Method.public_sets`.
+        """
+        images = self._public(name, number)
+        for places in torch.randperm(len(images), generator=self.rng).tensor_split(-(-len(images) // size)):
+            yield places, self._shown(images[places])
+
+    @torch.no_grad()
+    def said_of_public(self, net: nn.Module, name: str, number: int, size: int) -> Tensor:
+        """What a network, in evaluation mode, answers to each of them, in their order."""
+        net.eval()
+        images = self._public(name, number)
+        return torch.cat([net(self._shown(part)).float() for part in images.tensor_split(-(-len(images) // size))])
+
+    def _public(self, name: str, number: int) -> Tensor:
+        _, channels, height, width = next(iter(self._holding.train.parts or self._holding.validation.parts))[0].images.shape
+        return open_public(name, channels, (height, width), number)
+
+    def _shown(self, images: Tensor) -> Tensor:
+        return normalise(images.to(self.device) / 255, self._mean, self._std).contiguous(memory_format=self._format)
 
     def drawn(self, number: int, size: int) -> Iterator[Batch]:
         """So many training samples, or all where there are fewer, drawn without replacement, in even batches of at most `size`."""
@@ -313,6 +346,11 @@ class Client:
         n = self.samples
         return torch.randperm(n, generator=self.rng) if shuffle else torch.arange(n)
 
+    def _training_batch(self, positions: Tensor, size: int) -> Batch:
+        batch = self._batch(self._holding.train, positions, augment=True)
+        self._pool.whole = len(positions) == size
+        return batch
+
     def _batch(self, samples: Samples, positions: Tensor, augment: bool = False) -> Batch:
         if self._ahead is None:
             return self._made(samples, positions, augment)
@@ -320,6 +358,12 @@ class Client:
 
     def _made(self, samples: Samples, positions: Tensor, augment: bool) -> Batch:
         images, y = self._reader.take(samples, positions)
+        recipe = self._augment if augment else RECIPES["none"]
+        if isinstance(recipe, Augment) and images.shape[1] in (1, 3) and has_kernels(self.device):
+            from unseen.data.augment_kernel import augmented_bytes  # takes Triton
+
+            mean, std = (each.expand(1, images.shape[1], 1, 1).contiguous() for each in (self._mean, self._std))
+            return augmented_bytes(images.contiguous(memory_format=torch.channels_last), y, mean, std, recipe, self.rng)
         x = images / 255  # bytes to floats in one pass
         if augment:
             x, y = self._augment(x, y, self.rng)

@@ -44,6 +44,8 @@ class Experiment(ExperimentOptions):
             raise BadInput(problems)
         if self.device == "cuda" and not torch.cuda.is_available():
             raise BadInput("device is 'cuda', but torch sees no GPU here; use --device cpu or auto")
+        if self.device == "cpu" and self.compile == "on":
+            raise BadInput("compile is 'on' and device is 'cpu', where compiling costs more than it wins; use --compile auto or off")
         object.__setattr__(self, "device", self.device if self.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
 
     @property

@@ -53,6 +53,9 @@ class ExperimentOptions:
     )
     device: Literal["auto", "cpu", "cuda"] = hyper("auto", "where networks run: auto, cpu or cuda")
     precision: Literal["fp32", "bf16", "auto"] = hyper("fp32", "numbers of the forward pass: fp32, bf16, or auto: what is faster here")
+    compile: Literal["auto", "on", "off"] = hyper(
+        "auto", "compiled passes on a GPU: on, off, or auto: where they were measured to save the run more than their start"
+    )
     threads: int = hyper(1, "threads of one client's task", low=1)
     preset: str | None = hyper(None, "the method's settings as in its paper, or as its code was released")
     label: str | None = hyper(None, "name in tables; none takes the method's")

@@ -15,6 +15,7 @@ from torch import nn
 
 from unseen.client import Client
 from unseen.codec import refuse_unstorable
+from unseen.networks.base import TaskNet
 from unseen.payload import Payload, bases
 from unseen.settings import Configured, hyper, parts_in
 from unseen.state import Part, State
@@ -128,6 +129,7 @@ class Shapes:
     channels: int
     size: tuple[int, int]
     features: int  # what the task network's head reads
+    network: Callable[[int], TaskNet]  # a fresh task network with so many outputs: for a role that is another such network, or its head
     domains: int = 1  # source domains of the run
 
 
@@ -140,6 +142,7 @@ class Surroundings:
     net: nn.Module  # a task network, for looking at only
     training: Mapping[str, int]  # samples by client
     validation: Mapping[str, int]
+    data: str = ""  # the data set's name
     domains: Mapping[str, int] = field(default_factory=dict)  # that each client holds training samples of
 
 
@@ -165,6 +168,7 @@ class Method(Configured, ABC, Generic[S]):
     pooled: ClassVar[bool] = False  # needs several domains at a client: `--partition pooled`
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}  # fields that differ from the defaults
     server_state: ClassVar[type] = type(None)
+    compiles: ClassVar[bool] = False  # True where its training passes go through `Local.loss`, which a run on a GPU may compile
 
     average: RoundAverage | None = hyper(None, "average of the global model over rounds, scored and deployed in its place")
 
@@ -211,6 +215,10 @@ class Method(Configured, ABC, Generic[S]):
         spectrum is the mean of; `images_per_direction` how many a gradient that leaves beside a model rests on (1: a mini-batch's).
         """
         return {name: value for part in parts_in(self) if hasattr(part, "exposures") for name, value in part.exposures().items()}
+
+    def public_sets(self) -> Iterable[str]:
+        """Data sets beside the clients' own whose images every client reads (`client.public`), by name. A site's policy may refuse them."""
+        return ()
 
     def start(self, fresh: Fresh, clients: Cohort) -> S:
         """Before round 1. `fresh(role)` gives the initial weights of that network. By default the state is made of the initial model."""

@@ -143,28 +143,33 @@ def _class_metrics(logits: Tensor, labels: Tensor, loss: Loss, quick: bool) -> d
 
 
 def _balanced_accuracy(correct: Tensor, labels: Tensor) -> float:
-    # torchmetrics' macro accuracy also counts a class that is predicted but never occurs.
     count, hits = labels.bincount(), labels.bincount(correct.double())
     occurs = count > 0
     return float((hits[occurs] / count[occurs]).mean())
 
 
 def _weighted_f1(predicted: Tensor, labels: Tensor, classes: int) -> float:
-    from torchmetrics.functional.classification import multiclass_f1_score  # takes a second to import
-
-    return float(multiclass_f1_score(predicted, labels, classes, average="weighted", validate_args=False))
+    found, truth = (which.bincount(minlength=classes).double() for which in (predicted, labels))
+    hits = labels[predicted == labels].bincount(minlength=classes).double()
+    f1 = 2 * hits / (found + truth).clamp_min(1)  # 2 TP / (2 TP + FP + FN); 0 for a class that is nowhere
+    return float((f1 * truth).sum() / truth.sum())
 
 
 def _weighted_auc(probability: Tensor, labels: Tensor) -> float:
-    from torchmetrics.functional.classification import multiclass_auroc
-
-    return float(multiclass_auroc(probability, labels, probability.shape[1], average="weighted", validate_args=False))
+    """By the ranks of each class's samples in its column (Mann and Whitney); equal probabilities share their mean rank."""
+    areas, counts = [], labels.bincount(minlength=probability.shape[1]).double()
+    for number, column in enumerate(probability.double().unbind(1)):
+        _, place, ties = column.unique(return_inverse=True, return_counts=True)
+        rank = ties.cumsum(0).double() - (ties.double() - 1) / 2
+        inside, outside = counts[number], len(labels) - counts[number]
+        areas.append((rank[place][labels == number].sum() - inside * (inside + 1) / 2) / (inside * outside))
+    return float((torch.stack(areas) * counts).sum() / counts.sum())
 
 
 def calibration_error(confidence: Tensor, correct: Tensor, bins: int = 15) -> float:
     """Expected calibration error: the mean over bins of |accuracy - confidence|, weighted by their samples.
 
-    Not torchmetrics', which puts a confidence of exactly 1, common in trained networks, into a bin of its own.
+    A confidence of exactly 1, common in trained networks, is in the last bin and not in one of its own.
 
     >>> round(calibration_error(torch.tensor([1.0, 0.95]), torch.tensor([False, True])), 6)  # one bin: |0.5 - 0.975|
     0.475

@@ -7,16 +7,19 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from unseen.data.cache import cache_root
 from unseen.data.checks.check import check
 from unseen.data.domain import DomainDataset, Holding
 from unseen.data.partition.partitions import partition_hash
+from unseen.device.bare_step import made_up_labels
+from unseen.device.compiling import Work, compiling_pays, keep_compiled_in
 from unseen.engines.engine import Engine
 from unseen.engines.local import LocalEngine
 from unseen.engines.workers import Workers
@@ -25,8 +28,9 @@ from unseen.experiment import Experiment, defaults_of, departures
 from unseen.method import Method
 from unseen.methods import method_class
 from unseen.networks.base import TaskNet
+from unseen.parts.local import Local
 from unseen.report.tables import Cell, comparison, to_markdown
-from unseen.runs.folder import Checkpoint, RunFolder
+from unseen.runs.folder import Checkpoint, RunFolder, read_run
 from unseen.runs.memory import Memories
 from unseen.runs.record import Record, Timing, make_record, read_records
 from unseen.runs.selection import better, source_score
@@ -129,10 +133,14 @@ def train(
             _check_data(world, watch)
         folder = RunFolder(out)
         stack.callback(folder.release)
+        if elsewhere is None:
+            world = replace(world, compiled=_compiles(world, folder, watch))
         known = folder.claim(describe(world, elsewhere.agreement if elsewhere else None), resume, defaults_of(experiment))
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
-        engine: Engine = elsewhere.engine(folder.path) if elsewhere else LocalEngine(world, folder.memory, workers, through_bytes)
+        engine: Engine = (
+            elsewhere.engine(folder.path) if elsewhere else LocalEngine(world, folder.memory, workers, through_bytes, writer=folder.writer)
+        )
         result = _rounds(world, engine, folder, known, watch)
         if elsewhere is not None:
             elsewhere.end(folder.path)
@@ -146,6 +154,39 @@ def _check_data(world: World, watch: Watch) -> None:
         raise BadInput([f"{finding.domain}: {finding.message}" for finding in report.errors])
     for finding in report.warnings:
         watch.say(f"warning: {finding.domain}: {finding.message}")
+
+
+def _compiles(world: World, folder: RunFolder, watch: Watch) -> bool:
+    """Whether passes are compiled: as the user says, as the run in the folder began, or where it pays."""
+    if world.experiment.compile != "auto" or world.device.type == "cpu":
+        return world.compiled
+    begun = read_run(folder.path)
+    if begun is not None:
+        return bool(begun.get("compiled", False))
+    work = _work(world)
+    if work is None:
+        return False
+    kept = cache_root() / "compiled"
+    keep_compiled_in(kept)
+    return compiling_pays(work, world.device, kept, watch.say)
+
+
+def _work(world: World) -> Work | None:
+    """What compiling could speed up: the method's passes over whole batches, if it has such."""
+    method, dataset, local = world.experiment.method, world.dataset, getattr(world.experiment.method, "local", None)
+    if not isinstance(local, Local) or not method.compiles or local.mixstyle is not None:
+        return None
+    rows = local.batch * (1 + getattr(local.views, "copies", 0))
+    rounds = (local.steps or int(local.epochs * len(holding.train)) // local.batch for holding in world.holdings.values())
+    return Work(
+        network=world.network,
+        make=world.builders["task"],
+        loss=dataset.task.loss,
+        x=(rows, dataset.channels, *dataset.size),
+        labels=made_up_labels(dataset.task, rows, dataset.size),
+        precision=world.experiment.precision,
+        steps=int(world.experiment.rounds * world.experiment.participation * sum(rounds)),
+    )
 
 
 def _rounds(world: World, engine: Engine, folder: RunFolder, known: bool, watch: Watch) -> Result:
@@ -173,6 +214,7 @@ def _rounds(world: World, engine: Engine, folder: RunFolder, known: bool, watch:
         watch.round(record, time.perf_counter() - began)
     model = _deployed(method, at.state, at.averaged)
     folder.save_model(folder.model, model, about_model(world, at.round))
+    folder.writer.flush()
     return Result(world, read_records(folder.records), {k: v.detach().cpu().clone() for k, v in model.items()})
 
 
@@ -221,8 +263,13 @@ def _warn_once(record: Record, before: str, watch: Watch) -> str:
 
 
 def _sweep(memory: Memories, folder: RunFolder) -> None:
-    if memory.versions:
-        memory.sweep(folder.previous_versions())
+    """Forget what neither this checkpoint nor the one before it names, once this one is on the disk."""
+    if not memory.versions:
+        return
+    now = memory.versions
+    folder.writer.later(lambda: memory.sweep(now, folder.previous_versions()))
+    if memory.writer is None:  # others write there too, and what they write next must not be swept
+        folder.writer.flush()
 
 
 def describe(world: World, agreement: str | None = None) -> dict[str, Any]:
@@ -239,6 +286,7 @@ def describe(world: World, agreement: str | None = None) -> dict[str, Any]:
         "metric": dataset.task.metric,
         "experiment": experiment.description(),
         "departures": departures(experiment, dataset),
+        "compiled": world.compiled,
         "partition": agreement or partition_hash(list(world.holdings.values())),
         "between_sites": between_sites,
         "clients": {name: _held(holding, dataset.task, between_sites) for name, holding in sorted(world.holdings.items())},

@@ -44,6 +44,7 @@ class World:
     builders: Mapping[str, Callable[[], nn.Module]]  # by role
     augment: Augmentation
     device: torch.device
+    compiled: bool = False  # whether passes over whole batches are compiled
     _entries: dict[str, Entries] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -51,6 +52,11 @@ class World:
         """The task network by name, as the method needs it."""
         name = str(self.experiment.network or self.dataset.network)
         return name if isinstance(self.experiment.network, Own) else self.experiment.method.network(name)
+
+    @property
+    def as_built(self) -> Experiment:
+        """The experiment with what was decided here, for other processes that build this world."""
+        return replace(self.experiment, compile="on" if self.compiled else "off")
 
     @property
     def clients(self) -> list[str]:
@@ -105,8 +111,9 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
         able = ", ".join(method.tasks)
         raise BadInput(f"{experiment.name} does {able}; {dataset.name} is a data set for {dataset.task.name}")
     make = functools.partial(_task_net, experiment, dataset, None)
+    net = _look(experiment, make)
     if not isinstance(experiment.network, Own):  # its shapes are looked at whenever it is built
-        _refuse_other_outputs(method.network(str(experiment.network or dataset.network)), make, dataset)
+        _refuse_other_outputs(method.network(str(experiment.network or dataset.network)), net, dataset)
     evaluators = {d.name: _whole(d) for d in (*fold.targets, *fold.held_out)} | _by_domain(holdings)
     if experiment.metric is not None:
         dataset = replace(dataset, task=_going_by(experiment, dataset.task, [*holdings.values(), *evaluators.values()]))
@@ -116,9 +123,10 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
         fold=fold,
         holdings=holdings,
         evaluators=evaluators,
-        builders={"task": make, **method.networks(_shapes(dataset, fold, _look(experiment, make)))},
+        builders={"task": make, **method.networks(_shapes(experiment, dataset, fold, net))},
         augment=_augmentation(experiment, dataset),
         device=torch.device(experiment.device),
+        compiled=experiment.compile == "on",
     )
 
 
@@ -128,10 +136,10 @@ def _look(experiment: Experiment, make: Callable[[], TaskNet]) -> TaskNet:
         return make()
 
 
-def _refuse_other_outputs(name: str, make: Callable[[], TaskNet], dataset: DomainDataset) -> None:
+def _refuse_other_outputs(name: str, net: TaskNet, dataset: DomainDataset) -> None:
     """A network made for the other task would fail only in the first step."""
-    with torch.device("meta"):  # shapes without numbers
-        logits = make().eval()(torch.empty(1, dataset.channels, *dataset.size))
+    with torch.no_grad():
+        logits = net.eval()(torch.zeros(1, dataset.channels, *dataset.size))
     per_pixel = logits.ndim == 4
     if per_pixel != (dataset.task.name == "segmentation"):
         gives = "one answer per pixel" if per_pixel else "one answer per image"
@@ -139,8 +147,12 @@ def _refuse_other_outputs(name: str, make: Callable[[], TaskNet], dataset: Domai
         raise BadInput(f"network {name!r} gives {gives}; {dataset.name} is a data set for {dataset.task.name}, so {fit}")
 
 
-def _shapes(dataset: DomainDataset, fold: Fold, net: TaskNet) -> Shapes:
-    return Shapes(dataset.task.outputs, dataset.channels, dataset.size, net.feature_size, len(fold.sources))
+def _shapes(experiment: Experiment, dataset: DomainDataset, fold: Fold, net: TaskNet) -> Shapes:
+    def network(outputs: int) -> TaskNet:
+        kind: Any = type(dataset.task)
+        return _task_net(experiment, replace(dataset, task=kind(tuple(map(str, range(outputs))))), None)
+
+    return Shapes(dataset.task.outputs, dataset.channels, dataset.size, net.feature_size, network, len(fold.sources))
 
 
 def _partition(experiment: Experiment) -> Partition:
@@ -197,8 +209,8 @@ def refuse_obstacles(world: World) -> None:
     """Raise BadInput with everything that keeps the method from running here."""
     method, net = world.experiment.method, _look(world.experiment, world.builders["task"])  # type: ignore[arg-type]
     domains = {name: len({domain.name for domain, _ in holding.train.parts}) for name, holding in world.holdings.items()}
-    shapes = _shapes(world.dataset, world.fold, net)
-    around = Surroundings(world.dataset.task.name, shapes, net, *_counts(world.holdings), domains)
+    shapes = _shapes(world.experiment, world.dataset, world.fold, net)
+    around = Surroundings(world.dataset.task.name, shapes, net, *_counts(world.holdings), world.dataset.name, domains)
     problems = [f"{type(method).__name__}: {obstacle}" for obstacle in method.obstacles(around)]
     for make in world.builders.values():
         if isinstance(make, Pretrained):

@@ -23,7 +23,7 @@ from unseen.runs.watch import Silent
 from unseen.state import same_bits
 from unseen.training import train
 
-METHODS_BETWEEN_SITES = ("fedsb", "elcfs", "feddag", "fedadg", "fedavg-sha", "feddyn", "elcfs-masks")
+METHODS_BETWEEN_SITES = ("fedsb", "elcfs", "feddag", "fedadg", "fedavg-sha", "feddyn", "elcfs-masks", "fedbn", "scaffold", "fednova", "g2g")
 
 
 @pytest.mark.parametrize("name", METHODS_BETWEEN_SITES)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from unseen.data.augment import Augment
-from unseen.data.domain import IMAGENET, Domain, DomainDataset, Samples
+from unseen.data.augment import RECIPES, Augment
+from unseen.data.domain import IMAGENET, Domain, DomainDataset, Samples, normalise
 from unseen.device.resident import SampleReader
+from unseen.ops.randconv import STYLES, restyled_views
 
 pytestmark = pytest.mark.gpu
 
@@ -58,3 +59,36 @@ def test_pixels_are_normalised_where_they_are() -> None:
     x = images(3)
     torch.testing.assert_close(IMAGENET.normalised(x.cuda()).cpu(), IMAGENET.normalised(x))
     torch.testing.assert_close(IMAGENET.restored(IMAGENET.normalised(x.cuda())).cpu(), x)
+
+
+RECIPE = {**RECIPES, "everything": EVERYTHING, "contrast": Augment(contrast=0.8), "crop": Augment(crop_min=0.2)}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", RECIPE)
+def test_the_kernel_gives_what_the_plain_augmentation_gives(name: str, channels: int) -> None:
+    from unseen.data.augment_kernel import augmented_bytes
+
+    stored = torch.randint(0, 256, (6, 40, 36, channels), dtype=torch.uint8, generator=rng(1)).permute(0, 3, 1, 2)
+    masks = (torch.rand(6, 2, 40, 36, generator=rng(2)) > 0.5).to(torch.uint8)
+    mean, std = (each[:, :channels] for each in IMAGENET.tensors())
+    one, other = rng(7), rng(7)
+    x, moved = RECIPE[name](stored / 255, masks, one)
+    x = normalise(x.clone(), mean, std)
+    there = (t.cuda() for t in (stored, masks, mean.contiguous(), std.contiguous()))
+    got, got_masks = augmented_bytes(*there, RECIPE[name], other)
+    assert torch.equal(one.get_state(), other.get_state()), "both draw the same"
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    assert float(((got.cpu() - x).abs() > 1e-3).double().mean()) < 1e-3  # a hue at the edge of two sixths
+    assert float((got_masks.cpu() != moved).double().mean()) < 1e-3  # a place between two pixels
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_kernel_restyles_as_the_plain_version_does(style: str, seed: int) -> None:
+    x = torch.randn(3, 3, 37, 29, generator=rng(99))
+    one, other = rng(seed), rng(seed)
+    expected = restyled_views(x, 2, [style], one)
+    got = restyled_views(x.cuda().contiguous(memory_format=torch.channels_last), 2, [style], other)
+    assert torch.equal(one.get_state(), other.get_state()) and got.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(got.cpu(), expected, atol=1e-4, rtol=1e-4)

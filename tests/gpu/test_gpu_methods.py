@@ -12,6 +12,8 @@ from unseen.data.domain import DomainDataset
 from unseen.device.graphs import StepGraphs
 from unseen.methods.dann import DANN
 from unseen.parts.adjusting import GA
+from unseen.parts.agreement import GMA
+from unseen.parts.augmix import AugMix
 from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
 from unseen.parts.round_averages import EMA
@@ -39,6 +41,25 @@ METHODS: dict[str, Any] = {
     "elcfs": lambda: unseen.ELCFS(lr=0.002, batch=8, alpha=0.2, keep_moments=True),
     "feddag": lambda: unseen.FedDAG(lr=0.01, batch=8, width=4, warmup=1, ema=0.5),
     "fedgca": lambda: unseen.FedGCA(lr=0.005, batch=8, epochs=2, copies=1),
+    "fedavg with augmix": lambda: unseen.FedAvg(lr=0.01, batch=8, epochs=2, views=AugMix(copies=1)),
+    "fediir": lambda: unseen.FedIIR(lr=0.01, batch=8, epochs=2, gamma=0.01),
+    "fedsr": lambda: unseen.FedSR(z=8, lr=0.01, batch=8, steps=8),
+    "fedccrl": lambda: unseen.FedCCRL(lr=0.01, batch=8, epochs=2),
+    "ccst": lambda: unseen.CCST(lr=0.01, batch=8, epochs=2),
+    "moon": lambda: unseen.MOON(lr=0.01, batch=8, epochs=2, projection=8, buffer=2),
+    "fedbn": lambda: unseen.FedBN(lr=0.01, batch=8, epochs=2),
+    "scaffold": lambda: unseen.SCAFFOLD(lr=0.01, batch=8, epochs=2),
+    "fednova": lambda: unseen.FedNova(lr=0.01, batch=8, epochs=2),
+    "fedgma": lambda: unseen.FedGMA(lr=0.01, batch=8, epochs=2, aggregation=GMA(threshold=0.0)),  # signs of rounding would be another run
+    "per-fedavg": lambda: unseen.PerFedAvg(lr=0.01, batch=8, iterations=8, form="hf"),
+    "g2g": lambda: unseen.G2G(lr=0.01, batch=8, epochs=2),
+    "copa": lambda: unseen.COPA(lr=0.01, batch=8, heads=3),
+    "epifcr": lambda: unseen.EpiFCR(lr=0.01, batch=8),
+    "ddaig": lambda: unseen.DDAIG(lr=0.01, batch=8, width=4, warmup=1),
+    "csac": lambda: unseen.CSAC(lr=0.01, batch=8, private_steps=8, steps=8, width=4),
+    "fccl": lambda: unseen.FCCL(
+        lr=0.002, batch=8, epochs=2, private_epochs=2.0, public="styled-digits", public_images=24, public_batch=6, optimizer="sgd"
+    ),
 }
 
 

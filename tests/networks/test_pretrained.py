@@ -175,6 +175,17 @@ def test_a_hidden_layer_takes_the_files_last_layer_where_it_fits(tmp_path):
     assert other.fc3.inner.weight.shape == (7, 1024) and torch.equal(other.fc2.weight, donor.fc2.weight)
 
 
+def test_a_projection_begins_afresh_on_a_files_backbone(tmp_path):
+    torch.manual_seed(1)
+    donor = build("small_cnn:width=2")
+    torch.save(donor.state_dict(), tmp_path / "three.pth")
+    net = build("small_cnn:width=2,projection=5", weights=tmp_path / "three.pth")
+    assert torch.equal(net.conv1.weight, donor.conv1.weight) and net.fc.output.weight.shape == (3, 5)
+    torch.save(net.state_dict(), tmp_path / "projected.pth")
+    again = build("small_cnn:width=2,projection=5", weights=tmp_path / "projected.pth")
+    assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), net.state_dict().values(), strict=True))
+
+
 def test_files_older_than_the_batch_counters_load(tmp_path):
     torch.manual_seed(1)
     donor = build("resnet18")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unseen.ops.contrast import info_nce, masked_average, nt_xent
+from unseen.ops.contrast import info_nce, masked_average, nt_xent, supervised_contrast
 
 Loss = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
@@ -127,3 +127,29 @@ def test_similarities_are_not_rounded_to_sixteen_bits(loss: Loss) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         got = loss(h[0], h[1], valid, 0.05)
     assert got.item() == pytest.approx(loss(h[0].double(), h[1].double(), valid, 0.05).item(), rel=1e-5)
+
+
+def test_supervised_contrast_is_the_double_sum_of_its_equation():
+    """Khosla et al., Eq. 2, one anchor and one positive at a time; a class with one row has no positive and does not count."""
+    torch.manual_seed(0)
+    features, labels, tau = torch.randn(7, 4, dtype=torch.float64), torch.tensor([0, 1, 0, 2, 1, 0, 3]), 0.3
+    z = features / features.norm(dim=1, keepdim=True)
+    losses = []
+    for i in range(7):
+        others = [a for a in range(7) if a != i]
+        below = sum(math.exp(float(z[i] @ z[a]) / tau) for a in others)
+        positives = [p for p in others if labels[p] == labels[i]]
+        if positives:
+            losses.append(-sum(math.log(math.exp(float(z[i] @ z[p]) / tau) / below) for p in positives) / len(positives))
+    assert len(losses) == 5
+    assert float(supervised_contrast(features, labels, tau)) == pytest.approx(sum(losses) / 5, rel=1e-9)
+
+
+def test_supervised_contrast_draws_a_class_together_and_is_finite_without_positives():
+    features = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    labels = torch.tensor([0, 0, 0, 1, 1, 1])
+    before = float(supervised_contrast(features, labels, 0.1).detach())
+    supervised_contrast(features, labels, 0.1).backward()
+    moved = (features - 0.05 * features.grad).detach()
+    assert float(supervised_contrast(moved, labels, 0.1)) < before
+    assert float(supervised_contrast(torch.zeros(3, 2), torch.tensor([0, 1, 2]), 0.1)) == 0

@@ -79,7 +79,7 @@ def test_it_acts_after_the_first_stages_while_training(name: str, kind: Callable
     part, off = kind(p=1.0), kind(p=0.0)
 
     def channels() -> list[int]:
-        return stage_channels(lambda: build_network(name, outputs=2, channels=3, size=(side, side)), x.shape[1:])
+        return stage_channels(build_network(name, outputs=2, channels=3, size=(side, side)), x.shape[1:])
 
     draws = mixing_of(part, x, rng(4), channels)
     with torch.no_grad():
@@ -159,5 +159,5 @@ def test_noise_fits_the_maps_of_every_stage() -> None:
     acts, *noise = draw_noise(500, [4, 8], 0.5, rng())
     assert acts.shape == (2,) and [tuple(e.shape) for e in noise] == [(2, 500, 4), (2, 500, 8)]
     assert float(noise[1].mean()) == pytest.approx(0, abs=0.05) and float(noise[1].std()) == pytest.approx(1, abs=0.05)
-    net = partial(build_network, "resnet50", outputs=2, channels=3, size=(64, 64))
+    net = build_network("resnet50", outputs=2, channels=3, size=(64, 64))
     assert stage_channels(net, torch.Size([3, 64, 64])) == [256, 512, 1024, 2048]

@@ -69,3 +69,17 @@ def test_descending_without_the_part_is_a_plain_step() -> None:
     assert net.a.tolist() == pytest.approx([3 - 1.2, -1 + 0.1])
     Local(sam=SAM(rho=0.0)).descend(net, torch.optim.SGD(net.parameters(), lr=0.1), net)  # no climb: plain again
     assert net.a.tolist() == pytest.approx([1.8 * 0.6, -0.9 * 0.9])
+
+
+def test_the_climb_counts_in_bf16_too() -> None:
+    """Autocast keeps a copy of the weights from the first pass; the second must not read it."""
+
+    def stepped(rho: float) -> torch.Tensor:
+        torch.manual_seed(0)
+        net, x = nn.Linear(8, 4), torch.randn(16, 8)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+        with torch.autocast("cpu", torch.bfloat16):
+            sam_step(net, optimizer, lambda: net(x).square().mean(), rho)
+        return net.weight.detach()
+
+    assert (stepped(1.0) - stepped(0.0)).abs().max() > 1e-3

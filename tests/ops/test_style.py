@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unseen.ops.style import gram, style_distance, style_gap
+from unseen.ops.mixstyle import mix_styles
+from unseen.ops.style import RunningMoments, adain, channel_moments, gram, style_distance, style_gap
 
 
 def gram_by_loop(maps: Tensor) -> Tensor:
@@ -79,3 +80,30 @@ def test_style_gap_is_symmetric_bounded_and_free_of_any_features_scale(channels:
     assert 0 <= gap <= 1 + 1e-12
     maps[:, 0] *= scale
     assert float(style_gap(*gram(maps))) == pytest.approx(gap)
+
+
+def test_adain_gives_the_moments_that_were_asked_for_and_the_own_ones_change_nothing():
+    torch.manual_seed(0)
+    x, style = torch.randn(3, 2, 9, 7) * 3 + 1, torch.rand(3, 2, 2) + 0.5
+    made = adain(x, style)
+    torch.testing.assert_close(made.mean((2, 3)), style[:, 0], atol=1e-4, rtol=0)
+    torch.testing.assert_close(made.std((2, 3), correction=0), style[:, 1], atol=1e-4, rtol=0)
+    torch.testing.assert_close(adain(x, channel_moments(x)), x, atol=1e-5, rtol=0)
+    even = torch.full((1, 2, 4, 4), 3.0)
+    torch.testing.assert_close(adain(even, style[:1]).mean((2, 3)), style[:1, 0])
+
+
+def test_adain_that_keeps_a_part_is_mixstyle_with_the_same_partner():
+    torch.manual_seed(0)
+    x, keep, partner = torch.randn(4, 3, 5, 5), torch.rand(4), torch.tensor([2, 0, 3, 1])
+    torch.testing.assert_close(adain(x, channel_moments(x)[partner], keep), mix_styles(x, keep, partner), atol=1e-5, rtol=0)
+
+
+def test_running_moments_are_those_of_all_images_together():
+    torch.manual_seed(0)
+    x = torch.randn(7, 3, 4, 5) * 2 + 100
+    moments = RunningMoments()
+    for some in x.split(3):
+        moments.add(some)
+    flat = x.double().transpose(0, 1).flatten(1)
+    torch.testing.assert_close(moments.result().double(), torch.stack([flat.mean(1), flat.std(1, correction=0)]), atol=1e-5, rtol=1e-6)

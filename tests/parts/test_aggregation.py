@@ -23,6 +23,7 @@ from unseen.ops.contribution import Scored
 from unseen.parts import parts_of
 from unseen.parts.adjusting import GA, OMG
 from unseen.parts.aggregation import CEA, SHA, Aggregate, Aggregation, Candidates, Losses, Mean, Uniform
+from unseen.parts.agreement import GMA
 from unseen.parts.robust import Median, Trimmed
 from unseen.payload import Nothing
 from unseen.randomness import generator
@@ -299,17 +300,8 @@ def test_parts_are_read_from_configuration() -> None:
         SHA(rho=2.0)
 
 
-# What leaves a client whatever the aggregation, and what each of them adds.
-ALWAYS = {
-    "elcfs": {("spectra", "low"), ("train", "model")},
-    "fedadg": {("train", "model"), ("train", "generator")},
-    "fedavg": {("train", "model")},
-    "feddag": {("train", "teacher"), ("train", "generator")},
-    "fedprox": {("train", "model")},
-    "fedsam": {("train", "model")},
-    "fedsb": {("train", "model")},
-}
-ADDED = {
+# What each aggregation adds to what leaves a client.
+ADDED: dict[Aggregation, set[tuple[str, str]]] = {
     Mean(): {("train", "samples")},
     Uniform(): set(),
     CEA(): {("assess", "losses")},
@@ -318,12 +310,21 @@ ADDED = {
     Trimmed(): set(),
     GA(): {("compare", "scores")},
     OMG(): set(),
+    GMA(): {("train", "samples")},
+}
+_ADDED = {fields for part in ADDED.values() for fields in part}
+# What leaves whatever the aggregation: what a method's own table says, less what its usual aggregation adds.
+ALWAYS: dict[str, set[tuple[str, str]]] = {
+    name: {(task, field) for task, _, field in (leaving.partition(".") for leaving in SETTINGS[name].leaves.split())} - _ADDED
+    for name, cls in METHODS.items()
+    if "aggregation" in parts_of(cls)
 }
 
 
-def test_the_table_has_every_method_that_takes_an_aggregation() -> None:
-    takers = {name: parts_of(cls)["aggregation"] for name, cls in METHODS.items() if "aggregation" in parts_of(cls)}
-    assert takers == {name: [part.name for part in ADDED] for name in ALWAYS}
+def test_every_method_that_takes_an_aggregation_takes_each() -> None:
+    assert {name: parts_of(METHODS[name])["aggregation"] for name in ALWAYS} == {name: [part.name for part in ADDED] for name in ALWAYS}
+    assert ALWAYS["elcfs"] == {("spectra", "low"), ("train", "model")} and ALWAYS["fedavg"] == {("train", "model")}
+    assert ALWAYS["feddag"] == {("train", "teacher"), ("train", "generator")}
 
 
 @pytest.mark.parametrize("part", ADDED, ids=lambda part: part.name)

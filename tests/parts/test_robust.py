@@ -12,6 +12,7 @@ from unseen.experiment import read_experiment
 from unseen.method import Replies
 from unseen.methods import METHODS
 from unseen.parts.aggregation import CEA, SHA, Aggregate, Mean, Uniform
+from unseen.parts.agreement import GMA
 from unseen.parts.combining import Combining, Up
 from unseen.parts.robust import Median, NormBound, Trimmed
 from unseen.runs.watch import Silent
@@ -92,7 +93,7 @@ def test_networks_beside_the_model_are_aggregated_in_the_same_way() -> None:
 def test_what_needs_single_models_says_so() -> None:
     for part in (Mean(), Uniform()):
         assert not list(FedAvg(aggregation=part).needs_each())
-    for part, word in ((Median(), "median"), (Trimmed(), "trimmed"), (CEA(), "cea"), (SHA(), "sha")):
+    for part, word in ((Median(), "median"), (Trimmed(), "trimmed"), (CEA(), "cea"), (SHA(), "sha"), (GMA(), "gma")):
         (sentence,) = FedAvg(aggregation=part).needs_each()
         assert word in sentence
     (sentence,) = FedSB(bound=NormBound()).needs_each()

@@ -56,6 +56,7 @@ def run(
     metric: Annotated[str | None, experiment_option("metric")] = None,
     device: Annotated[str | None, experiment_option("device")] = None,
     precision: Annotated[str | None, experiment_option("precision")] = None,
+    compile: Annotated[str | None, experiment_option("compile")] = None,
     threads: Annotated[int | None, experiment_option("threads")] = None,
     workers: Annotated[
         int | None, typer.Option(help="client tasks in parallel processes; default one per core, on a GPU one", min=1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unseen.cli.answers import answering, errors
-from unseen.cli.options import among
+from unseen.cli.options import among, settings_from
 
 if TYPE_CHECKING:
     from unseen.speed import Case, SpeedMeasured, SpeedPlan
@@ -45,6 +45,10 @@ def speed(
         str | None, typer.Option(help="fp32 or bf16; default fp32, on a GPU bf16", autocompletion=among("fp32", "bf16", "auto"))
     ] = None,
     threads: Annotated[int | None, typer.Option(help="threads on a CPU; default one per core")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="a method's field, NAME=VALUE, repeatable: for all methods")] = None,
+    compile: Annotated[
+        str, typer.Option(help="compiled passes on a GPU; auto: where faster", autocompletion=among("auto", "on", "off"))
+    ] = "auto",
     repeats: Annotated[int, typer.Option(help="how often each side is timed; the fastest counts")] = 2,
     to_json: Annotated[Path | None, typer.Option("--json", help="file to write the numbers to, for programs")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress")] = False,
@@ -85,6 +89,8 @@ def _plan(given: dict[str, Any]) -> SpeedPlan:
 
     choose("device", given["device"], ("auto", "cpu", "cuda"))
     choose("precision", given.get("precision", "fp32"), ("fp32", "bf16", "auto"))
+    choose("compile", given["compile"], ("auto", "on", "off"))
+    given["settings"] = settings_from(given.pop("set_", []))
     if "steps" in given and "data" in given:
         raise BadInput("--steps is the size of made-up data; with --data a round is one pass over those")
     on_gpu = given["device"] == "cuda" or (given["device"] == "auto" and torch.cuda.is_available())
@@ -151,12 +157,26 @@ def _show(plan: SpeedPlan, rows: list[SpeedMeasured]) -> None:
     what = plan.data or f"noise, {plan.steps} batches for each of 3 clients"
     size = f", {plan.size} px" if plan.size else ""
     typer.echo(f"{where}, torch {about['torch']}; batch {plan.batch}{size}, {plan.precision}; {what}")
-    rates: list[tuple[str, ...]] = [("network", "method", "bare step", "round", "ratio", "augmented", "ratio")]
+    rates: list[tuple[str, ...]] = [("network", "method", "bare step", "round", "ratio", "augmented", "ratio", "passes", "of passes")]
     for row in rows:
         bare, plain, augmented = (f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" for rate in (row.bare, row.round, row.augmented))
-        rates.append((row.network, row.method, bare, plain, f"{row.ratio:.2f}", augmented, f"{row.augmented_ratio:.2f}"))
+        rates.append(
+            (
+                row.network,
+                row.method,
+                bare,
+                plain,
+                f"{row.ratio:.2f}",
+                augmented,
+                f"{row.augmented_ratio:.2f}",
+                f"{row.passes:.2f}",
+                f"{row.pass_ratio:.2f}",
+            )
+        )
     typer.echo(f"\nimages a second, training part of a round; ratios to the bare step; augmented: with {plan.augment}")
     typer.echo(_aligned(rates))
+    if any(row.compiled for row in rows):
+        typer.echo("compiled: " + ", ".join(f"{row.method} with {row.network}" for row in rows if row.compiled))
     split: list[tuple[str, ...]] = [("network", "method", *_SHORT.values(), "MB sent", "MB received")]
     for row in rows:
         phases = (f"{1e3 * row.seconds[phase]:,.1f}" for phase in _SHORT)

@@ -83,10 +83,10 @@ class Augment(Configured):
         move with their images (nearest pixel, so no value is invented). What was given is not written to.
         """
         _refuse_unfit(x, y)
-        if not (self._moves or self._blends or self.hue or self.grayscale):
+        if not self.does_something:
             return x, y
         parameters = self.draw(len(x), (x.shape[2], x.shape[3]), rng)
-        if self._moves:
+        if self.moves:
             x, y = _moved(x, y, parameters)
         return self._coloured(x, parameters), y
 
@@ -114,16 +114,20 @@ class Augment(Configured):
         return crop_boxes(area, ratio, place, size, widest=self.crop_ratio)
 
     @property
-    def _moves(self) -> bool:
+    def does_something(self) -> bool:
+        return self.moves or self.blends or self.hue > 0 or self.grayscale > 0
+
+    @property
+    def moves(self) -> bool:
         return self.crop_min < 1 or self.flip > 0 or self.rotation > 0 or (self.zoom_min, self.zoom_max) != (1, 1)
 
     @property
-    def _blends(self) -> bool:
+    def blends(self) -> bool:
         return self.brightness > 0 or self.contrast > 0 or self.saturation > 0
 
     def _coloured(self, x: Tensor, of: Parameters) -> Tensor:
         channels = x.shape[1]
-        if self._blends:
+        if self.blends:
             _refuse_unless_coloured(channels)
             x = blended(x, _sent(blend_map(of.brightness, of.contrast, of.saturation, channels), x))
         if self.hue and channels == 3:

@@ -11,6 +11,7 @@ from unseen.data.domain import Domain, Samples
 
 __all__ = ["SampleReader"]
 
+_AT_ONCE = 512  # images
 _SHARE = 0.5  # of a device's free memory that data may take
 
 
@@ -26,9 +27,12 @@ class SampleReader:
                 self.hold(domain)
 
     def hold(self, domain: Domain) -> None:
-        images = torch.from_numpy(np.ascontiguousarray(np.moveaxis(domain.images, 1, 3)))  # turned here: there it would take room twice
-        labels = torch.from_numpy(np.array(domain.labels))
-        self._held[id(domain)] = images.to(self.device), labels.to(self.device)
+        n, channels, height, width = domain.images.shape
+        images = torch.empty((n, height, width, channels), dtype=torch.uint8, device=self.device)
+        for start in range(0, n, _AT_ONCE):  # turned there, where it is faster, and a piece at a time, or it would take room twice
+            piece = torch.from_numpy(np.ascontiguousarray(domain.images[start : start + _AT_ONCE]))
+            images[start : start + _AT_ONCE] = piece.to(self.device).permute(0, 2, 3, 1)
+        self._held[id(domain)] = images, torch.from_numpy(np.array(domain.labels)).to(self.device)
 
     def take(self, samples: Samples, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The images (uint8) and labels at these positions, in that order."""

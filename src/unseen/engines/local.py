@@ -17,6 +17,7 @@ from unseen.method import Refused
 from unseen.payload import Payload, refuse_unusable
 from unseen.runs.memory import MemoryStore
 from unseen.runs.traffic import Traffic
+from unseen.runs.writing import Writer
 from unseen.scoring import Model, Scores
 from unseen.world import World
 
@@ -36,9 +37,10 @@ class LocalEngine:
         workers: Workers | None = None,
         through_bytes: bool = False,
         runner: TaskRunner | None = None,
+        writer: Writer | None = None,
     ) -> None:
         self.world = world
-        self.memory = MemoryStore(memory_folder)
+        self.memory = MemoryStore(memory_folder, writer if workers is None else None)
         self._checker = Checker(world)
         self._workers = workers
         self._through_bytes = through_bytes
@@ -87,7 +89,7 @@ class LocalEngine:
         self, task: Callable[[D, Client], U], path: str, downs: Mapping[str, D], place: Place, shared: bool
     ) -> Iterator[tuple[str, Payload | bytes, dict[str, str]]]:
         if self._workers is not None:
-            yield from self._workers.run(self.world.experiment, path, downs, place, self.memory, shared)
+            yield from self._workers.run(self.world.as_built, path, downs, place, self.memory, shared)
             return
         assert self._runner is not None
         for name in sorted(downs):

@@ -71,7 +71,7 @@ class TaskRunner:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.pool = Pool(world.builders, world.device)
+        self.pool = Pool(world.builders, world.device, world.compiled)
         self._reader = SampleReader(world.dataset.domains, world.device)
         self.client: Callable[..., Client] = Client  # `unseen speed` puts one with clocks in its place, a site one with bounds
         self.secret: tuple[str, ...] = ()  # a site that keeps its order of batches to itself draws from this too

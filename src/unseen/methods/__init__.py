@@ -15,16 +15,32 @@ if TYPE_CHECKING:
 __all__ = ["CLASSES", "METHODS", "method_class", "name_of_method"]
 
 CLASSES = {  # a method's name, which is its file's, and its class
+    "ccst": "CCST",
+    "copa": "COPA",
+    "csac": "CSAC",
     "dann": "DANN",
+    "ddaig": "DDAIG",
     "elcfs": "ELCFS",
+    "epifcr": "EpiFCR",
+    "fccl": "FCCL",
     "fedadg": "FedADG",
     "fedavg": "FedAvg",
+    "fedbn": "FedBN",
+    "fedccrl": "FedCCRL",
     "feddag": "FedDAG",
     "feddyn": "FedDyn",
     "fedgca": "FedGCA",
+    "fedgma": "FedGMA",
+    "fediir": "FedIIR",
+    "fednova": "FedNova",
     "fedprox": "FedProx",
     "fedsam": "FedSAM",
     "fedsb": "FedSB",
+    "fedsr": "FedSR",
+    "g2g": "G2G",
+    "moon": "MOON",
+    "perfedavg": "PerFedAvg",
+    "scaffold": "SCAFFOLD",
 }
 
 

@@ -27,6 +27,7 @@ class FedAvg(Method[Aggregate]):
     """The baseline: local training, then the mean of the models."""
 
     paper = "McMahan et al., AISTATS 2017"
+    compiles = True
 
     local: Local = group(
         Local(), symbols={"epochs": "E", "batch": "B", "lr": "eta"}, meanings={"optimizer": "local optimiser; the paper's is sgd"}

@@ -6,9 +6,8 @@ SHA at the server: the others assess each client's teacher after a small step up
 own earlier ones that did better, and then teachers and generators are averaged by score (Eq. 6). The aggregate becomes the new
 STUDENT; the teacher keeps its local weights, and that gap is what the generator works with.
 
-The paper does not say, no code was released, and here it is so:
+The paper does not say, no code was released, and here it is so (the preset `ats` is ATS, from which it descends: Yang et al., 2021):
 - a frozen network runs with its running statistics; the student sees originals and generated images as one batch;
-- the decay of the teacher, the feature, the form of step 2's task loss, the generator's width and rate are fields;
 - a warm-up round is one of FedAvg: the student trains on its images alone, and the teacher is that student; without NDAG all rounds are;
 - the student learns from images that the generator makes after its own step (`regenerate`), and they are not clamped;
 - optimisers start afresh every round; a client that missed rounds goes on with its own teacher of the last one it took part in;
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -82,7 +80,9 @@ class FedDAG(Method[Server]):
     presets = {
         "paper": {"rounds": 35, "size": 96, "validation": 0.1, **_PAPER},
         "paper-224": {"lr": 5e-3, "batch": 16, "rounds": 50, "size": 224, **_PAPER},
-    }
+        "ats": {"task_loss": "generated", "head": "fixed", "width": 64, "ema": 0.999, "distribution": "global_student", "warmup": 25,
+                "lr": 5e-4, "aggregation": "mean", "rounds": 50},
+    }  # fmt: skip
 
     ndag: bool = hyper(True, "generate; without it clients train as in FedAvg", symbol="NDAG")
     alpha: float = hyper(0.3, "how strongly an image is perturbed", symbol="alpha, Eq. 2", low=0.0, high=1.0)
@@ -96,6 +96,7 @@ class FedDAG(Method[Server]):
     regenerate: bool = hyper(True, "the student sees images of the generator after its step; false: those that step was taken on")
     width: int = hyper(32, "channels of the generator: FCN32 or FCN16; the paper does not say which it used", symbol="Fig. 12", low=1)
     generator_lr: float | None = hyper(None, "learning rate of the generator; none: the student's", low=0.0)
+    head: Literal["trained", "fixed"] = hyper("trained", "fixed: after the warm-up the head stays as it is, as in ATS")
     ema: float = hyper(0.99, "decay of the teacher that follows the student", low=0.0, high=1.0)
     statistics: Literal["average", "copy"] = hyper("average", "how the teacher takes batch-norm statistics: like weights, or as they are")
     distribution: Literal["student", "copy", "global_student"] = hyper("student", "whom the aggregate becomes; copy: both", symbol="Fig. 5")
@@ -111,9 +112,11 @@ class FedDAG(Method[Server]):
     def contradictions(self) -> Iterable[str]:
         if self.train_on == "perturbations" and not self.ndag:
             yield "train_on is perturbations, but ndag is off and nothing is generated; switch ndag on, or train on images"
+        if self.head == "fixed" and not (self.ndag and self.warmup):
+            yield "head is fixed after a warm-up of generation, but there is none; set ndag = true and warmup above 0, or train the head"
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
-        return {"generator": partial(ImageGenerator, shapes.channels, self.width)} if self.ndag else {}
+        return {"generator": lambda: ImageGenerator(shapes.channels, self.width)} if self.ndag else {}
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
@@ -126,17 +129,15 @@ class FedDAG(Method[Server]):
             kept = client.recall(Kept) if self.distribution == "student" else None
             teacher = client.build("task", kept.teacher if kept else down.model).eval()
             generator = client.build("generator", down.generator)
+            if self.head == "fixed":
+                student.head().requires_grad_(False)
             step = self.adversarial_step(teacher, student, generator, client)
         for batch in self.local.batches(client, times=2 if generator and self.train_on == "images" else 1):  # x and x^
             step(*batch)
         if self.distribution == "student":
             client.remember(Kept(teacher=state_of(teacher)))
-        return Up(
-            teacher=state_of(teacher),
-            generator=None if generator is None else state_of(generator),
-            student=state_of(student) if self.distribution == "global_student" else None,
-            **self.combining.upload(client, teacher, learner=student),
-        )
+        made, learnt = generator and state_of(generator), state_of(student) if self.distribution == "global_student" else None
+        return Up(teacher=state_of(teacher), generator=made, student=learnt, **self.combining.upload(client, teacher, learner=student))
 
     def plain_step(self, student: TaskNet, client: Client) -> Callable[..., None]:
         """A step of FedAvg: in warm-up, and without NDAG."""
@@ -179,9 +180,8 @@ class FedDAG(Method[Server]):
         if self.train_on == "perturbations":
             return self.local.loss(task, student, self.alpha * made, y, mixing)
         seen = self.local.look(student, torch.cat([x, perturb(x, made, self.alpha)]), mixing)
-        generated = slice(len(x), None)
-        similarity = discrepancy(f, self.feature_of(seen)[generated]).mean()
-        judged = seen.logits if self.task_loss == "both" else seen.logits[generated]
+        similarity = discrepancy(f, self.feature_of(seen)[len(x) :]).mean()
+        judged = seen.logits if self.task_loss == "both" else seen.logits[len(x) :]
         return self.local.loss_of(task, judged, y) + self.similarity_weight * similarity
 
     def feature_of(self, seen: Outputs) -> Tensor:

@@ -31,6 +31,7 @@ class FedDyn(Method[Dynamic]):
     """A dynamic regulariser makes the clients' optima agree with the federation's."""
 
     paper = "Acar et al., ICLR 2021"
+    compiles = True
 
     alpha: float = hyper(0.01, "weight of the regulariser, above 0", symbol="alpha", low=0.0)
     local: Local = group(Local(epochs=5.0, batch=50, optimizer="sgd", lr=0.1), symbols={"epochs": "E", "batch": "B"})

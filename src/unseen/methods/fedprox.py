@@ -27,6 +27,7 @@ class FedProx(Method[Aggregate]):
     """FedAvg held near the global model by a proximal term."""
 
     paper = "Li et al., MLSys 2020"
+    compiles = True
 
     mu: float = hyper(0.01, "weight of the proximal term", symbol="mu", low=0.0)
     local: Local = group(Local(), symbols={"epochs": "E", "lr": "eta"}, meanings={"optimizer": "local optimiser; the paper's is sgd"})

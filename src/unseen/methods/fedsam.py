@@ -31,6 +31,7 @@ class FedSAM(Method[Aggregate]):
     """Clients look for flat minima by sharpness-aware steps."""
 
     paper = "Qu et al., ICML 2022"
+    compiles = True
 
     rho: float = hyper(0.05, "how far to climb before the gradient is taken", symbol="rho", low=0.0)
     local: Local = group(Local(batch=32, optimizer="sgd", lr=0.1), symbols={"epochs": "K", "lr": "eta_l"}, without=["sam"])

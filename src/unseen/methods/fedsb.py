@@ -31,6 +31,7 @@ class FedSB(Method[Aggregate]):
     """Label smoothing against overconfident clients, and one training budget for all of them."""
 
     paper = "Soltany et al., 2024"
+    compiles = True
     tasks = ("classification",)
     presets = {
         "paper": {"rounds": 100, "validation": 0.1, "augment": "domainbed"},

@@ -5,7 +5,7 @@ A name may carry options after a colon. Weights are drawn from torch's global ge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,7 +18,7 @@ from unseen.networks.base import Outputs, TaskNet
 from unseen.networks.digits import digits_cnn
 from unseen.networks.efficientnet import efficientnet_lite0
 from unseen.networks.generator import ImageGenerator
-from unseen.networks.headed import HeadedNet, TwoLayerHead
+from unseen.networks.headed import EnsembleHead, HeadedNet, ProjectionHead, TwoLayerHead
 from unseen.networks.mobilenet import mobilenet_v2
 from unseen.networks.norm import freeze_batch_norm
 from unseen.networks.pretrained import Official, load_weights
@@ -32,9 +32,11 @@ __all__ = [
     "NETWORKS",
     "Discriminator",
     "DistributionGenerator",
+    "EnsembleHead",
     "ImageGenerator",
     "NetworkEntry",
     "Outputs",
+    "ProjectionHead",
     "TaskNet",
     "TwoLayerHead",
     "build_network",
@@ -45,10 +47,8 @@ __all__ = [
 Size = tuple[int, int]
 
 
-def _hidden() -> Any:
-    return hyper(
-        0, "width of a linear layer before the output layer (FedADG: 1000 as printed, 4096 as released); 0 for none", low=0, high=65536
-    )
+def _heads() -> Any:
+    return hyper(0, "so many heads, whose mean prediction counts (COPA); 0 for the one that it has", low=0, high=1024)
 
 
 def _puzzle() -> Any:
@@ -57,26 +57,30 @@ def _puzzle() -> Any:
 
 @dataclass(frozen=True)
 class PlainOptions(Configured):
-    """Of a classification network without batch norm."""
+    """Of every classification network."""
 
     name: ClassVar[str] = "it"
-    hidden: int = _hidden()
+    hidden: int = hyper(
+        0, "width of a linear layer before the output layer (FedADG: 1000 as printed, 4096 as released); 0 for none", low=0, high=65536
+    )
+    projection: int = hyper(
+        0, "outputs of a projection, two layers with a ReLU, before the output layer (MOON: 256); 0 for none", low=0, high=65536
+    )
+    heads: int = _heads()
     puzzle: int = _puzzle()
+
+    def contradictions(self) -> Iterable[str]:
+        if self.hidden and self.projection:
+            yield f"hidden is {self.hidden} and projection {self.projection}; a head has one of them"
 
 
 @dataclass(frozen=True)
-class BatchNormOptions(Configured):
-    name: ClassVar[str] = "it"
-    hidden: int = _hidden()
-    puzzle: int = _puzzle()
+class BatchNormOptions(PlainOptions):
     norm: Literal["trained", "frozen"] = hyper("trained", "frozen: batch norm keeps its statistics and its scale and shift")
 
 
 @dataclass(frozen=True)
-class ViTOptions(Configured):
-    name: ClassVar[str] = "it"
-    hidden: int = _hidden()
-    puzzle: int = _puzzle()
+class ViTOptions(PlainOptions):
     attention: Literal["fast", "plain"] = hyper("fast", "plain: written out, so that it can be differentiated twice")
 
 
@@ -85,6 +89,7 @@ class UNetOptions(Configured):
     name: ClassVar[str] = "it"
     width: int = hyper(16, "channels at full resolution", low=1, high=1024)
     depth: int = hyper(5, "levels, each of half the resolution and twice the channels", low=3, high=8)
+    heads: int = _heads()
     puzzle: int = _puzzle()
 
 
@@ -192,6 +197,10 @@ def build_network(name: str, *, outputs: int, channels: int, size: Size, weights
     net = entry.build(outputs, channels, size, options)
     if getattr(options, "hidden", 0):
         net.insert_hidden_layer(options.hidden)
+    if getattr(options, "projection", 0):
+        net.insert_projection(options.projection)
+    if options.heads:
+        net.multiply_head(options.heads)
     if getattr(options, "norm", "trained") == "frozen":
         freeze_batch_norm(net)
     if weights is not None:

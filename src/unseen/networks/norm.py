@@ -1,11 +1,14 @@
-"""Batch norm that stays as it is, for clients whose batches are too small or too skewed to renew its statistics; and where it is."""
+"""Batch norm that stays as it is: for good, where clients' batches are too small or too skewed to renew its statistics, or for one pass."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["FrozenBatchNorm2d", "freeze_batch_norm"]
+__all__ = ["FrozenBatchNorm2d", "freeze_batch_norm", "statistics_kept"]
 
 
 class FrozenBatchNorm2d(nn.Module):
@@ -37,3 +40,16 @@ def freeze_batch_norm(net: nn.Module) -> None:
     for name, module in list(net.named_modules()):
         if isinstance(module, nn.BatchNorm2d):
             net.set_submodule(name, FrozenBatchNorm2d(module))
+
+
+@contextmanager
+def statistics_kept(net: nn.Module) -> Iterator[None]:
+    """Batch norm goes on normalising by the batch, but does not note what it saw."""
+    norms = [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True

@@ -39,6 +39,7 @@ class Pretrained:
 
     make: Callable[[], nn.Module]
     weights: Official
+    whole: bool = True  # false: the file holds further layers, which are left out
 
     def file(self) -> Path:
         """Where the weights are; BadInput that says what to do where they are not."""
@@ -46,8 +47,11 @@ class Pretrained:
 
     def __call__(self) -> nn.Module:
         net, file = self.make(), self.file()
+        state = read_weights(file)
+        if not self.whole:
+            state = {name: value for name, value in state.items() if name in net.state_dict()}
         try:
-            net.load_state_dict(read_weights(file))
+            net.load_state_dict(state)
         except RuntimeError as error:
             raise BadInput(f"{file} does not fit {type(net).__name__}: {_first_sentence(error)}") from error
         return net.eval().requires_grad_(False)

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Consistency", "OverClasses", "by_view", "map_consistency", "mean_of_views", "prediction_consistency"]
+__all__ = ["Consistency", "OverClasses", "by_view", "jensen_shannon", "map_consistency", "mean_of_views", "prediction_consistency"]
 
 Consistency = Literal["bce", "kl"]
 OverClasses = Literal["mean", "sum"]
@@ -47,6 +47,15 @@ def prediction_consistency(local: Tensor, average: Tensor, form: Consistency = "
     entropy = -(local * _log(average) + (1 - local) * _log(1 - average))
     per_view = entropy.mean(-1) if over_classes == "mean" else entropy.sum(-1)
     return _over_samples(per_view)
+
+
+def jensen_shannon(views: Tensor) -> Tensor:
+    """JS = 1/V sum_v KL(p_v || M), M being the mean of the V views' predictions (AugMix; FedCCRL); the mean over samples.
+
+    >>> round(float(jensen_shannon(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))), 4)  # they disagree altogether: log 2
+    0.6931
+    """
+    return _divergence(views, views.mean(0)) / len(views)
 
 
 def map_consistency(local: Tensor, average: Tensor) -> Tensor:

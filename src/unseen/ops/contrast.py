@@ -1,4 +1,6 @@
-"""Features of a region, and losses that draw features of the same kind together. Liu et al., "FedDG", CVPR 2021, Eq. 5-7.
+"""Losses that draw features of the same kind together: of a region (Liu et al., "FedDG", CVPR 2021, Eq. 5-7), of a class (Khosla et al.,
+"Supervised contrastive learning", NeurIPS 2020), or of an image under several models (Li et al., "Model-contrastive federated learning",
+CVPR 2021, Eq. 3).
 
 A region may be empty (no organ in the image): `valid` marks the images that count, and the others enter no loss.
 """
@@ -11,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["info_nce", "masked_average", "nt_xent", "versions_of"]
+__all__ = ["info_nce", "masked_average", "model_contrast", "nt_xent", "supervised_contrast", "versions_of"]
 
 
 def masked_average(maps: Sequence[Tensor], masks: Tensor) -> Tensor:
@@ -78,6 +80,33 @@ def nt_xent(boundary: Tensor, background: Tensor, valid: Tensor, tau: float) -> 
     negatives = close.masked_fill(~both | same, torch.finfo(close.dtype).min).logsumexp(1, keepdim=True)
     positive = (both & same).fill_diagonal_(False).to(close.dtype)
     return (positive * F.softplus(negatives - close)).sum() / positive.sum().clamp_min(1)  # -log(e^c / (e^c + e^n))
+
+
+def supervised_contrast(features: Tensor, labels: Tensor, tau: float) -> Tensor:
+    """SupCon (Khosla et al., NeurIPS 2020, Eq. 2, outside the logarithm): features [n, c] of rows with class labels [n].
+
+    -1/|P(i)| sum over p in P(i) of log(e^(z_i z_p / tau) / sum over a != i of e^(z_i z_a / tau)), P(i) being the other rows of i's
+    class; the mean over the rows that have such others, and 0 where none has.
+    """
+    close = _cosines(features, features) / tau
+    itself = torch.eye(len(close), dtype=torch.bool, device=close.device)
+    same = (labels[:, None] == labels) & ~itself
+    everyone = close.masked_fill(itself, torch.finfo(close.dtype).min).logsumexp(1, keepdim=True)
+    positives = same.sum(1)
+    each = (same * (everyone - close)).sum(1) / positives.clamp_min(1)
+    return each.sum() / (positives > 0).sum().clamp_min(1)
+
+
+def model_contrast(z: Tensor, towards: Tensor, away: Sequence[Tensor], tau: float) -> Tensor:
+    """MOON's l_con, Eq. 3, of representations [n, c], averaged over the images: near that of one model, far from those of others.
+
+    >>> z, across = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    >>> round(float(model_contrast(z, z, [across], 0.5)), 4)  # log(1 + e^-2)
+    0.1269
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        close = torch.stack([(_unit(z.float()) * _unit(other.float())).sum(-1) for other in (towards, *away)], -1) / tau
+    return (close.logsumexp(-1) - close[..., 0]).mean()
 
 
 def _cosines(a: Tensor, b: Tensor) -> Tensor:

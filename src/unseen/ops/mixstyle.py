@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["draw_mixing", "draw_noise", "mix_ranks", "mix_styles", "noisy_styles"]
+__all__ = ["draw_keeping", "draw_mixing", "draw_noise", "mix_ranks", "mix_styles", "noisy_styles"]
 
 _SMALLEST_VARIANCE = 1e-6
 
@@ -89,6 +89,11 @@ def draw_mixing(n: int, layers: int, p: float, alpha: float, rng: torch.Generato
     acts = torch.rand(layers, 1, generator=rng) < p
     keep = torch.where(acts, _beta(alpha, (layers, n), rng), torch.ones(()))
     return keep, torch.stack([torch.randperm(n, generator=rng) for _ in range(layers)])
+
+
+def draw_keeping(alpha: float, n: int, rng: torch.Generator) -> Tensor:
+    """What each of n samples keeps of its own style, from Beta(alpha, alpha)."""
+    return _beta(alpha, (1, n), rng)[0]
 
 
 def _beta(alpha: float, shape: tuple[int, int], rng: torch.Generator) -> Tensor:

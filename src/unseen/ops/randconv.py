@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.ops.kernels import has_kernels
+
 __all__ = ["STYLES", "Operation", "draw_kernel", "draw_operation", "mixing_chain", "randconv", "repeated", "restyled_views", "texture"]
 
 _SIZES = (1, 3, 5, 7)  # of kernels, one drawn for a batch
@@ -41,7 +43,7 @@ class Operation(NamedTuple):
     keep: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.lerp(_convolved(x, self.kernel), x, self.keep)
+        return _mixed(x, self.kernel, self.keep)
 
 
 def draw_operation(channels: int, rng: torch.Generator) -> Operation:
@@ -77,7 +79,7 @@ def texture(x: Tensor, rng: torch.Generator) -> Tensor:
     """Random convolutions at four scales, mixed by Dirichlet(1) weights, then mixed with the image by U(0, 1)."""
     mixture = torch.zeros_like(x)
     for size, weight in zip(_TEXTURE_SIZES, _simplex(len(_TEXTURE_SIZES), rng), strict=True):
-        mixture.add_(_convolved(x, draw_kernel(size, x.shape[1], rng)), alpha=weight)
+        mixture.add_(_mixed(x, draw_kernel(size, x.shape[1], rng), 0.0), alpha=weight)
     return torch.lerp(mixture, x, _uniform(rng))
 
 
@@ -97,11 +99,29 @@ def restyled_views(x: Tensor, copies: int, styles: Sequence[str], rng: torch.Gen
     torch.Size([8, 3, 8, 8])
     """
     chosen = (STYLES[styles[_integer(0, len(styles) - 1, rng)]] for _ in range(copies))
-    return torch.cat([x, *(style(x, rng) for style in chosen)]) if copies else x
+    if not copies:
+        return x
+    if not _has_kernel(x):
+        return torch.cat([x, *(style(x, rng) for style in chosen)])
+    images = x.contiguous()  # the kernel reads one channel after the other
+    views = torch.empty(((copies + 1) * len(x), *x.shape[1:]), device=x.device, memory_format=torch.channels_last)
+    for number, view in enumerate((x, *(style(images, rng) for style in chosen))):
+        views[number * len(x) :][: len(x)] = view
+    return views
 
 
-def _convolved(x: Tensor, kernel: Tensor) -> Tensor:
-    return F.conv2d(x, kernel.to(x.dtype).to(x.device), padding=kernel.shape[-1] // 2)
+def _mixed(x: Tensor, kernel: Tensor, keep: float) -> Tensor:
+    """keep x + (1 - keep) conv(x)."""
+    if _has_kernel(x) and x.is_contiguous():
+        from unseen.ops.randconv_kernel import convolved_and_mixed  # takes Triton
+
+        return convolved_and_mixed(x, kernel, keep)
+    convolved = F.conv2d(x, kernel.to(x.dtype).to(x.device), padding=kernel.shape[-1] // 2)
+    return torch.lerp(convolved, x, keep) if keep else convolved
+
+
+def _has_kernel(x: Tensor) -> bool:
+    return has_kernels(x.device) and x.shape[1] == 3 and x.dtype is torch.float32
 
 
 def _uniform(rng: torch.Generator) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from unseen.networks.norm import statistics_kept
 
 __all__ = ["ascent", "sam_step"]
 
@@ -40,24 +41,12 @@ def sam_step(
     with torch.no_grad():
         for w, up in zip(weights, ascent([w.grad for w in weights if w.grad is not None], rho), strict=True):
             w.add_(up)
+    torch.clear_autocast_cache()  # under bf16 it holds copies of the weights at w
     optimizer.zero_grad()
-    with _statistics_kept(net):
+    with statistics_kept(net):
         loss().backward()
     add_gradient()
     with torch.no_grad():
         for w, start in zip(weights, before, strict=True):
             w.copy_(start)
     optimizer.step()
-
-
-@contextmanager
-def _statistics_kept(net: nn.Module) -> Iterator[None]:
-    """Batch norm goes on normalising by the batch, but does not note what it saw."""
-    norms = [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
-    for norm in norms:
-        norm.track_running_stats = False
-    try:
-        yield
-    finally:
-        for norm in norms:
-            norm.track_running_stats = True

@@ -1,6 +1,7 @@
-"""The style of images as second moments of feature maps, and how far two styles are apart.
+"""The style of images as moments of feature maps: how far two styles are apart, and how an image gets another.
 
-Gatys, Ecker and Bethge, "Image style transfer using convolutional neural networks", CVPR 2016.
+Gatys, Ecker and Bethge, "Image style transfer using convolutional neural networks", CVPR 2016 (second moments); Huang and Belongie,
+"Arbitrary style transfer in real-time with adaptive instance normalization", ICCV 2017 (mean and deviation of each channel).
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["gram", "style_distance", "style_gap"]
+__all__ = ["RunningMoments", "adain", "channel_moments", "gram", "style_distance", "style_gap"]
+
+_SMALLEST_VARIANCE = 1e-6  # an even channel has a deviation of a thousandth instead of none
 
 
 def gram(maps: Tensor) -> Tensor:
@@ -48,3 +51,44 @@ def style_gap(a: Tensor, b: Tensor) -> Tensor:
     a, b = (scale[:, None] * matrix * scale for matrix in (a, b))
     together = a.square().sum() + b.square().sum()
     return (4 * style_distance(a, b) / together).sqrt() if together > 0 else together
+
+
+def channel_moments(maps: Tensor) -> Tensor:
+    """Mean and deviation of every channel over its positions: maps [n, c, h, w] to [n, 2, c].
+
+    >>> channel_moments(torch.tensor([[[[1.0, 3.0]]]])).flatten()
+    tensor([2.0000, 1.0000])
+    """
+    variance, mu = torch.var_mean(maps.to(torch.promote_types(maps.dtype, torch.float32)), (2, 3), correction=0)
+    return torch.stack([mu, (variance + _SMALLEST_VARIANCE).sqrt()], 1)
+
+
+def adain(maps: Tensor, style: Tensor, keep: Tensor | None = None) -> Tensor:
+    """sigma' (x - mu) / sigma + mu', with the moments of `style` [n, 2, c] as mu' and sigma' (ICCV 2017, Eq. 8).
+
+    With `keep` [n] they are mixed first: that part of an image's own, the rest of the style's (MixStyle).
+    """
+    own = channel_moments(maps)
+    towards = style.to(own) if keep is None else torch.lerp(style.to(own), own, keep.to(own)[:, None, None])
+    mu, scale, new = (row[:, :, None, None].to(maps.dtype) for row in (own[:, 0], towards[:, 1] / own[:, 1], towards[:, 0]))
+    return (maps - mu) * scale + new  # in this order: an even channel's scale is large
+
+
+class RunningMoments:
+    """Mean and deviation of every channel over all positions of many images, some of them at a time; sums run in double precision."""
+
+    def __init__(self) -> None:
+        self._sums: list[Tensor] = []  # of the values and of their squares, by channel
+        self._positions = 0
+
+    def add(self, maps: Tensor) -> None:
+        values = maps.double()
+        sums = [values.sum((0, 2, 3)), values.square().sum((0, 2, 3))]
+        self._sums = [before + more for before, more in zip(self._sums, sums, strict=True)] if self._sums else sums
+        self._positions += maps.numel() // maps.shape[1]
+
+    def result(self) -> Tensor:
+        """[2, c], as `channel_moments` gives them for each image."""
+        mu, square = (total / self._positions for total in self._sums)
+        variance = (square - mu.square()).clamp_min(0)
+        return torch.stack([mu, (variance + _SMALLEST_VARIANCE).sqrt()]).float()

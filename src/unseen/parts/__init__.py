@@ -7,6 +7,8 @@ from typing import Any
 
 from unseen.parts.adjusting import GA, OMG
 from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
+from unseen.parts.agreement import GMA
+from unseen.parts.augmix import AugMix
 from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
 from unseen.parts.robust import Median, NormBound, Trimmed
@@ -28,6 +30,7 @@ PARTS: dict[str, type[Configured]] = {
     "trimmed": Trimmed,
     "ga": GA,
     "omg": OMG,
+    "gma": GMA,
     "norm": NormBound,
     "momentum": MomentumServer,
     "adam": AdamServer,
@@ -36,6 +39,7 @@ PARTS: dict[str, type[Configured]] = {
     "tail": Tail,
     "randconv": RandConv,
     "fact": FACT,
+    "augmix": AugMix,
     "mixstyle": MixStyle,
     "efdmix": EFDMix,
     "dsu": DSU,

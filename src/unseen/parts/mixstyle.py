@@ -16,6 +16,7 @@ from typing import ClassVar, Literal, overload
 import torch
 from torch import Tensor, nn
 
+from unseen.device.compiling import logits_of
 from unseen.method import Surroundings
 from unseen.networks.base import Outputs, TaskNet
 from unseen.networks.headed import HeadedNet, acting_after
@@ -124,6 +125,8 @@ def mixed(part: MapStyle | None, net: TaskNet, x: Tensor, mixing: Drawn, full: L
 
 def mixed(part: MapStyle | None, net: TaskNet, x: Tensor, mixing: Drawn, full: bool = False) -> Tensor | Outputs:
     """The seam inside a step: what the network gives, with styles mixed as drawn."""
+    if not mixing and not full:
+        return logits_of(net, x)
     with _acting(part, net, mixing):
         return net(x, full=True) if full else net(x)
 

@@ -29,6 +29,7 @@ from unseen.files import OWNER_ALONE, write_atomically
 from unseen.runs.memory import Versions
 from unseen.runs.record import Record, Timing, read_records, to_line
 from unseen.runs.traffic import Travelled
+from unseen.runs.writing import Writer
 from unseen.state import State
 
 __all__ = ["Checkpoint", "RunFolder", "read_checkpoint", "read_run"]
@@ -63,6 +64,7 @@ class RunFolder:
         self.checkpoint, self.previous = path / "checkpoint.safetensors", path / "checkpoint.previous.safetensors"
         self.model, self.best = path / "model.safetensors", path / "best.safetensors"
         self.memory = path / "memory"
+        self.writer = Writer()
         self._lock = FileLock(path / ".lock", timeout=0)
         self._mode = 0o666  # of new files, less the umask
 
@@ -100,7 +102,10 @@ class RunFolder:
         return there is not None
 
     def release(self) -> None:
-        self._lock.release()
+        try:
+            self.writer.close()
+        finally:
+            self._lock.release()
 
     def restore(self, state_type: type, say: Any, holds: Callable[[str], bool]) -> Checkpoint | None:
         """The newest checkpoint that can be read, that the records reach and whose memories are held; later lines are taken back."""
@@ -154,8 +159,8 @@ class RunFolder:
                     write_atomically(file, kept, self._mode)
 
     def save_round(self, record: Record, timing: Timing) -> None:
-        _append(self.records, to_line(record), self._mode)
-        _append(self.timings, to_line(timing), self._mode)
+        for file, line in ((self.records, to_line(record)), (self.timings, to_line(timing))):
+            self.writer.later(_append, file, line, self._mode)
 
     def save_checkpoint(self, checkpoint: Checkpoint, state_type: type) -> None:
         notes = {
@@ -164,7 +169,9 @@ class RunFolder:
             "best": json.dumps(checkpoint.best),
             "before": json.dumps(checkpoint.before),
         }
-        data = encode(_saved(state_type)(checkpoint.state, checkpoint.averaged), notes=notes)
+        self.writer.later(self._write_checkpoint, encode(_saved(state_type)(checkpoint.state, checkpoint.averaged), notes=notes))
+
+    def _write_checkpoint(self, data: bytes) -> None:
         if self.checkpoint.exists():
             os.replace(self.checkpoint, self.previous)
         write_atomically(self.checkpoint, data, self._mode)
@@ -172,7 +179,8 @@ class RunFolder:
     def save_model(self, file: Path, model: State, about: Mapping[str, str]) -> None:
         """Weights under their own names. One metadata entry, because safetensors does not keep the order of several."""
         plain = {name: value.detach().cpu().contiguous().clone() for name, value in model.items()}
-        write_atomically(file, safetensors.torch.save(plain, {"about": json.dumps(about)}), self._mode)
+        notes = {"about": json.dumps(about)}
+        self.writer.later(lambda: write_atomically(file, safetensors.torch.save(plain, notes), self._mode))
 
     def previous_versions(self) -> Versions:
         """The memories that the checkpoint before this one still needs."""

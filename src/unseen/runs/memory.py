@@ -16,6 +16,7 @@ from typing import TypeVar
 from unseen.codec import decode, encode
 from unseen.files import write_atomically
 from unseen.payload import Memory
+from unseen.runs.writing import Writer
 
 __all__ = ["FILE_OF_MEMORY", "Memories", "MemoryStore", "Versions"]
 
@@ -27,8 +28,9 @@ Versions = dict[str, dict[str, str]]  # client -> kind -> file, relative to the 
 class Memories(ABC):
     """The clients' memories of one run, wherever they lie: which version of each counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, writer: Writer | None = None) -> None:
         self.versions: Versions = {}
+        self.writer = writer  # who writes them, if this process does
 
     def commit(self, client: str, staged: Mapping[str, str]) -> None:
         """From now on these versions of a client's memories count."""
@@ -51,20 +53,25 @@ class Memories(ABC):
 class MemoryStore(Memories):
     """Memories in a folder of this machine."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__()
+    def __init__(self, root: Path, writer: Writer | None = None) -> None:
+        super().__init__(writer)
         self.root = root
 
     def recall(self, client: str, kind: type[M]) -> M | None:
         file = self.versions.get(client, {}).get(kind.__name__)
+        if file is not None and self.writer is not None:
+            self.writer.flush()
         return None if file is None else decode(kind, (self.root / file).read_bytes())
 
     def stage(self, client: str, memory: Memory, place: str) -> str:
-        """Write a version that does not count yet; returns its file."""
+        """Write a version that does not count yet, or have it written; returns its file."""
         folder = hashlib.sha256(client.encode()).hexdigest()[:20]  # a client's name may hold anything, a path must not
         file = f"{folder}/{type(memory).__name__}.{place}.safetensors"
         (self.root / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self.root / file, encode(memory))
+        if self.writer is None:
+            write_atomically(self.root / file, encode(memory))
+        else:
+            self.writer.later(write_atomically, self.root / file, encode(memory))
         return file
 
     def holds(self, file: str) -> bool:

@@ -10,15 +10,17 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from unseen import settings
 from unseen.data.augment import RECIPES
 from unseen.data.domain import DomainDataset
+from unseen.device.bare_step import BareStep
 from unseen.engines.local import LocalEngine
 from unseen.errors import BadInput, choose
 from unseen.experiment import Experiment
@@ -28,7 +30,7 @@ from unseen.parts import PARTS
 from unseen.runs.traffic import Traffic, Travelled, total_bytes
 from unseen.scoring import Model
 from unseen.settings import settings_of
-from unseen.speed.bare import Bare
+from unseen.speed.bare import bare_step
 from unseen.speed.split import Clock, ClockedRunner, Split, clock_of
 from unseen.speed.synthetic import TARGET, synthetic
 from unseen.world import World, build_world
@@ -37,6 +39,8 @@ __all__ = ["Case", "SpeedMeasured", "SpeedPlan", "fastest", "machine", "measure"
 
 _SIDE = 64  # pixels of made-up images
 _ONE_PASS: dict[str, dict[str, Any]] = {  # a round of about one pass, with all that makes the method what it is
+    "csac": {"private_steps": 1, "steps": None},
+    "fccl": {"private_epochs": 0.0, "public": "styled-digits", "public_images": 64},
     "fedsb": {"budget": 0},
     "fedadg": {"epoch": "batch"},
     "feddag": {"warmup": 0},
@@ -59,6 +63,8 @@ class SpeedPlan:
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
     threads: int = 1
     repeats: int = 2
+    compile: Literal["auto", "on", "off"] = "auto"  # the rounds' passes; auto: where the bare step is faster so
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of every method
 
     def __post_init__(self) -> None:
         problems = [
@@ -91,6 +97,8 @@ class SpeedMeasured:
     method: str
     network: str
     images: int  # that the clients drew for training in a round
+    passes: float  # that the method makes of an image, by operations: 1 is the bare step's
+    compiled: bool
     bare: float
     round: float  # training part, without augmentation
     augmented: float  # training part, augmentation and all
@@ -106,9 +114,14 @@ class SpeedMeasured:
     def augmented_ratio(self) -> float:
         return self.augmented / self.bare
 
+    @property
+    def pass_ratio(self) -> float:
+        """The round against the sum of the method's passes, each at the bare rate."""
+        return self.ratio * self.passes
+
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self), "ratio": self.ratio, "augmented_ratio": self.augmented_ratio}
+        return {**asdict(self), "ratio": self.ratio, "augmented_ratio": self.augmented_ratio, "pass_ratio": self.pass_ratio}
 
 
 def measure(plan: SpeedPlan, say: Callable[[str], None] = lambda _: None) -> Iterator[tuple[int, Case, SpeedMeasured]]:
@@ -173,6 +186,7 @@ def _experiment(plan: SpeedPlan, method: str, network: str, made: DomainDataset 
     cls = method_class(method)
     own = {s.name for s in settings_of(cls)}
     values = {key: value for key, value in {"batch": plan.batch, "epochs": 1, **_ONE_PASS.get(method, {})}.items() if key in own}
+    values |= plan.settings
     around: dict[str, Any] = {"device": plan.device, "precision": plan.precision, "threads": plan.threads, "network": network}
     if made is not None:
         around |= {"data": made, "target": TARGET}
@@ -192,6 +206,16 @@ class _Rounds:
         cohort = self.engine.cohort(0)
         self._state = self._method.start(world.fresh, cohort)
         cohort.close()
+
+    def operations(self, recipe: str) -> int:
+        """Floating-point operations of the next round, which is made without recordings and compiled passes."""
+        self.runner.pool.unaided = True
+        try:
+            with FlopCounterMode(display=False) as counter:
+                self.train(recipe)
+        finally:
+            self.runner.pool.unaided = False
+        return int(counter.get_total_flops())
 
     def train(self, recipe: str) -> Traffic:
         """The training part of the next round; gives what travelled."""
@@ -222,10 +246,12 @@ class _Rounds:
 def _measured(case: Case, plan: SpeedPlan, folder: Path) -> SpeedMeasured:
     on_gpu = case.world.device.type == "cuda"
     clock = clock_of(case.world.device)
-    rounds, bare = _Rounds(case.world, folder), Bare(case.world, plan.batch)
+    bare, compiled = _bare(case, plan, clock)
+    rounds = _Rounds(replace(case.world, compiled=compiled), folder)
     counting, _ = rounds.split(plan.augment, clock)  # the first round: warms up, and says how many images a round has
     images = counting.images
     steps = max(1, images // plan.batch)
+    passes = rounds.operations("none") / images / (bare.operations() / plan.batch)
     best = fastest(
         {
             "bare": lambda: bare.run(steps),
@@ -246,6 +272,8 @@ def _measured(case: Case, plan: SpeedPlan, folder: Path) -> SpeedMeasured:
         method=case.method,
         network=case.network,
         images=images,
+        passes=passes,
+        compiled=compiled,
         bare=steps * plan.batch / best["bare"],
         round=images / best["round"],
         augmented=images / best["augmented"],
@@ -253,3 +281,14 @@ def _measured(case: Case, plan: SpeedPlan, folder: Path) -> SpeedMeasured:
         sent=total_bytes(travelled, "sent"),
         received=total_bytes(travelled, "received"),
     )
+
+
+def _bare(case: Case, plan: SpeedPlan, clock: Clock) -> tuple[BareStep, bool]:
+    """The fastest bare step that there is here, and whether the rounds are to be compiled."""
+    recorded = bare_step(case.world, plan.batch)
+    if case.world.device.type == "cpu" or plan.compile == "off":
+        return recorded, False
+    compiled = bare_step(case.world, plan.batch, through_compiler=True)
+    taken = fastest({"recorded": lambda: recorded.run(20), "compiled": lambda: compiled.run(20)}, plan.repeats, clock)
+    wins = taken["compiled"] < taken["recorded"]
+    return (compiled if wins else recorded), case.world.experiment.method.compiles and (wins or plan.compile == "on")

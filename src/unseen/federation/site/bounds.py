@@ -72,6 +72,9 @@ class BoundedClient(Client):
     def validation(self, size: int) -> Iterator[Batch]:
         return self._in_time(super().validation(size))
 
+    def public(self, name: str, number: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        return self._in_time(super().public(name, number, size))
+
     def _in_time(self, batches: Iterator[T]) -> Iterator[T]:
         for batch in batches:
             self._clock.refuse_late()
