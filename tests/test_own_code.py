@@ -204,7 +204,7 @@ def test_every_method_trains_a_network_of_ones_own_or_says_why_not(name: str, ti
         with pytest.raises(BadInput, match=UNFIT[name]):
             run(CASES[name].build(), tiny, "c", rounds=2, network=mine.Tiny)
         return
-    world = run(CASES[name].build(), tiny, "c", rounds=2, network=mine.Tiny).world
+    world = run(CASES[name].build(), tiny, "c", rounds=2, network=mine.Tiny, partition=CASES[name].partition).world
     assert world.builders["task"]().feature_size == 8  # type: ignore[attr-defined]
 
 

@@ -23,7 +23,7 @@ Rows = list[dict[str, Any]]
 
 
 def sent(name: str, data: DomainDataset) -> tuple[Rows, World]:
-    result = train(Experiment(SETTINGS[name].build(), data, "c", rounds=2), None, watch=Silent())
+    result = train(Experiment(SETTINGS[name].build(), data, "c", rounds=2, partition=SETTINGS[name].partition), None, watch=Silent())
     return [row for record in result.records for row in record["travelled"] if row["direction"] == "sent"], result.world
 
 
@@ -47,6 +47,8 @@ def allowed(row: dict[str, Any], world: World) -> int:
     task = getattr(method, row["task"], None) or getattr(aggregation, row["task"])
     told = declarations(task_types(task)[1])[row["field"]]
     if told.kind == "score":
+        if row["task"] == "compare":
+            return 8 * 2  # ga: of the mean, and of the client's own model
         return 8 * (len(world.clients) - (not aggregation.own))  # a number for each model that a client assesses
     if told.kind == "statistic":
         return int(row["bytes"])  # of a size that its method chooses; that it does not grow with the data is looked at below

@@ -7,7 +7,7 @@ import inspect
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
@@ -130,6 +130,7 @@ class Shapes:
     size: tuple[int, int]
     features: int  # what the task network's head reads
     network: Callable[[int], TaskNet]  # a fresh task network with so many outputs: for a role that is another such network, or its head
+    domains: int = 1  # source domains of the run
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ class Surroundings:
     training: Mapping[str, int]  # samples by client
     validation: Mapping[str, int]
     data: str = ""  # the data set's name
+    domains: Mapping[str, int] = field(default_factory=dict)  # that each client holds training samples of
 
 
 class RoundAverage(Configured, ABC):
@@ -163,6 +165,7 @@ class Method(Configured, ABC, Generic[S]):
     title: ClassVar[str] = ""  # as the paper writes its name, where that is not the class's
     paper: ClassVar[str] = ""  # citation
     tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
+    pooled: ClassVar[bool] = False  # needs several domains at a client: `--partition pooled`
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}  # fields that differ from the defaults
     server_state: ClassVar[type] = type(None)
     compiles: ClassVar[bool] = False  # True where its training passes go through `Local.loss`, which a run on a GPU may compile
@@ -181,7 +184,9 @@ class Method(Configured, ABC, Generic[S]):
                 cls.server_state = state
 
     def network(self, name: str) -> str:
-        """The task network by name, as this method needs it: with a hidden layer, say (`with_option`)."""
+        """The task network by name, as this method needs it: with a hidden layer, say (`with_option`). By default what its parts need."""
+        for part in parts_in(self):
+            name = part.network(name) if hasattr(part, "network") else name
         return name
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:

@@ -10,13 +10,17 @@ import pytest
 import unseen
 from unseen.data.domain import DomainDataset
 from unseen.device.graphs import StepGraphs
+from unseen.methods.dann import DANN
+from unseen.parts.adjusting import GA
 from unseen.parts.agreement import GMA
 from unseen.parts.augmix import AugMix
-from unseen.parts.mixstyle import MixStyle
+from unseen.parts.jigen import JiGen
+from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
 from unseen.parts.round_averages import EMA
+from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
 from unseen.parts.server_optimizers import AdamServer
-from unseen.parts.views import RandConv
+from unseen.parts.views import FACT, RandConv
 from unseen.state import State
 
 pytestmark = pytest.mark.gpu
@@ -26,6 +30,9 @@ METHODS: dict[str, Any] = {
     "fedavg with parts": lambda: unseen.FedAvg(
         lr=0.01, batch=8, views=RandConv(copies=1), mixstyle=MixStyle(), sam=SAM(), smoothing=0.1, server=AdamServer(lr=0.1), average=EMA()
     ),
+    "fedavg with rsc, jigen, dsu": lambda: unseen.FedAvg(lr=0.01, batch=8, rsc=RSC(), jigen=JiGen(beta=0.5), mixstyle=DSU()),
+    "fedavg with fact, efdmix, ga": lambda: unseen.FedAvg(lr=0.01, batch=8, views=FACT(), mixstyle=EFDMix(), aggregation=GA()),
+    "dann": lambda: DANN(lr=0.01, batch=8, width=8),
     "fedprox": lambda: unseen.FedProx(lr=0.01, batch=8),
     "fedsb": lambda: unseen.FedSB(lr=0.01, batch=8, budget=12),
     "fedsam": lambda: unseen.FedSAM(lr=0.01, batch=8, optimizer="momentum"),
@@ -65,7 +72,9 @@ def test_replaying_gives_what_running_gives(name: str, tiny: DomainDataset, monk
     """As near as two plain runs are to each other: a GPU sums in an order of its own."""
 
     def go() -> State:
-        return dict(unseen.run(METHODS[name](), tiny, "c", rounds=3, device="cuda").state)
+        method = METHODS[name]()
+        partition = "pooled" if method.pooled else "per-domain"
+        return dict(unseen.run(method, tiny, "c", rounds=3, device="cuda", partition=partition).state)
 
     recordings: list[int] = []
     replayed = StepGraphs.replayed

@@ -18,6 +18,7 @@ CLASSES = {  # a method's name, which is its file's, and its class
     "ccst": "CCST",
     "copa": "COPA",
     "csac": "CSAC",
+    "dann": "DANN",
     "ddaig": "DDAIG",
     "elcfs": "ELCFS",
     "epifcr": "EpiFCR",

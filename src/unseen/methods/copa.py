@@ -26,7 +26,6 @@ from unseen.networks import EnsembleHead, with_option
 from unseen.parts.aggregation import Aggregate
 from unseen.parts.combining import Combining, Up
 from unseen.parts.local import Local
-from unseen.parts.mixstyle import mixed
 from unseen.parts.views import task_loss
 from unseen.payload import Payload, State, carries
 from unseen.settings import group, hyper
@@ -48,7 +47,7 @@ class COPA(Method[Aggregate]):
 
     weight: float = hyper(1.0, "weight of the losses through the other clients' heads", symbol="sum over j != k", low=0.0)
     heads: int = hyper(8, "for how many clients the network has room", symbol="K", low=1, high=1024)
-    local: Local = group(Local(), symbols={"epochs": "E"})
+    local: Local = group(Local(), symbols={"epochs": "E"}, without=["rsc", "jigen"])
     combining: Combining = group(Combining(), meanings={"aggregation": "how the server averages F; heads are not averaged"})
 
     def network(self, name: str) -> str:
@@ -80,7 +79,7 @@ class COPA(Method[Aggregate]):
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
             def loss() -> Tensor:  # CE(C_k(F(x))) + sum_{j != k} CE(C_j(F(x)))
-                features = mixed(net, x, mixing, full=True).features
+                features = self.local.look(net, x, mixing).features
                 through = [task_loss(client.task, head(features), y, smoothing=self.local.smoothing) for head in others]
                 return self.local.loss_of(client.task, own(features), y) + self.weight * sum(through, start=features.new_zeros(()))
 

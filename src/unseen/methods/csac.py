@@ -73,7 +73,9 @@ class CSAC(Method[Server]):
     width: int = hyper(32, "channels that maps are brought to", symbol="released", low=1)
     side: int = hyper(7, "positions along a side that maps are brought to, at most", symbol="released", low=1)
     momentum: float = hyper(0.5, "momentum of SGD", symbol="released", low=0.0, high=1.0)
-    local: Local = group(Local(steps=200, lr=0.01), without=["optimizer"], meanings={"sam": "sharpness-aware steps in the rounds"})
+    local: Local = group(
+        Local(steps=200, lr=0.01), without=["optimizer", "rsc", "jigen"], meanings={"sam": "sharpness-aware steps in the rounds"}
+    )
 
     def contradictions(self) -> Iterable[str]:
         if self.local.batch < 2:
@@ -143,9 +145,9 @@ class CSAC(Method[Server]):
     def compared(self, net: Any, private: Any, alignment: Any, x: Tensor, mixing: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """The logits, and sum_ij alpha_ij MKMMD(T_i, S_j) + MKMMD of the two networks' logits."""
         if alignment is None:
-            logits = mixed(net, x, mixing)
+            logits = mixed(self.local.mixstyle, net, x, mixing)
             return logits, kernel_discrepancy(logits, private(x))
-        logits, trained = with_stage_maps(net, _LAYERS, lambda: mixed(net, x, mixing))
+        logits, trained = with_stage_maps(net, _LAYERS, lambda: mixed(self.local.mixstyle, net, x, mixing))
         answers, fixed = with_stage_maps(private, _LAYERS, lambda: private(x))
         t, s = alignment(trained, fixed)
         alpha = layer_attention(t, s)

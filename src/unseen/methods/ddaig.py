@@ -79,7 +79,9 @@ class DDAIG(Method[Server]):
     width: int = hyper(64, "channels of the generator; the paper has 32 for digits", symbol="released", low=1)
     warmup: int = hyper(3, "first rounds in which L learns from its own images alone", symbol="released", low=0)
     local: Local = group(
-        Local(batch=16, optimizer="momentum", lr=5e-4, weight_decay=5e-4), meanings={"lr": "learning rate of L, G and D (digits: 0.05)"}
+        Local(batch=16, optimizer="momentum", lr=5e-4, weight_decay=5e-4),
+        meanings={"lr": "learning rate of L, G and D (digits: 0.05)"},
+        without=["jigen"],
     )
     combining: Combining = group(Combining())
 

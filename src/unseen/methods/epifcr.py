@@ -29,7 +29,6 @@ from unseen.ops.descent import own_step
 from unseen.parts.aggregation import Aggregate, Told
 from unseen.parts.combining import Combining
 from unseen.parts.local import Local
-from unseen.parts.mixstyle import mixed
 from unseen.parts.views import task_loss
 from unseen.payload import Memory, Payload, State, carries
 from unseen.settings import group, hyper
@@ -79,6 +78,7 @@ class EpiFCR(Method[Server]):
     local: Local = group(
         Local(batch=32, optimizer="momentum", lr=1e-3, weight_decay=1e-4),
         meanings={"sam": "sharpness-aware steps of the shared network", "views": "restyled copies; the shared network alone sees them"},
+        without=["rsc", "jigen"],
     )
     combining: Combining = group(Combining())
 
@@ -142,7 +142,7 @@ class EpiFCR(Method[Server]):
                 return task_loss(client.task, logits, y, smoothing=self.local.smoothing)
 
             def loss() -> Tensor:
-                seen = mixed(net, x, mixing, full=True)
+                seen = self.local.look(net, x, mixing)
                 value = self.local.loss_of(client.task, seen.logits, y)
                 if head is not None and self.epi_f:
                     value = value + self.epi_f * judged(head(seen.features))  # Epi-F

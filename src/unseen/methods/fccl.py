@@ -82,7 +82,9 @@ class FCCL(Method[Aggregate]):
     intra: float = hyper(1.0, "weight of the teacher that was trained alone", symbol="intra", low=0.0)
     inter: float = hyper(1.0, "weight of the client's own model of the last round", symbol="inter", low=0.0)
     private_epochs: float = hyper(50.0, "passes in which a client trains alone before round 1", symbol="released", low=0.0)
-    local: Local = group(Local(epochs=20.0, batch=128, lr=1e-3), meanings={"sam": "sharpness-aware steps on a client's own images"})
+    local: Local = group(
+        Local(epochs=20.0, batch=128, lr=1e-3), meanings={"sam": "sharpness-aware steps on a client's own images"}, without=["rsc", "jigen"]
+    )
     combining: Combining = group(Combining(Uniform()), symbols={"aggregation": "1 / K"})
 
     def contradictions(self) -> Iterable[str]:
@@ -138,7 +140,7 @@ class FCCL(Method[Aggregate]):
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
             def loss() -> Tensor:  # CE + KL(p_intra || p) + KL(p_inter || p)
-                logits = mixed(net, x, mixing)
+                logits = mixed(self.local.mixstyle, net, x, mixing)
                 value = self.local.loss_of(client.task, logits, y)
                 for weight, judge in ((self.intra, intra), (self.inter, inter)):
                     if weight:

@@ -32,7 +32,6 @@ from unseen.ops.discrepancy import clipped_discrepancy, discrepancy, follow, per
 from unseen.parts.aggregation import SHA, Aggregate, Told
 from unseen.parts.combining import Combining
 from unseen.parts.local import Local
-from unseen.parts.mixstyle import mixed
 from unseen.parts.views import repeat_labels
 from unseen.payload import Memory, Payload, State, carries
 from unseen.settings import group, hyper
@@ -106,6 +105,7 @@ class FedDAG(Method[Server]):
         Local(batch=32, optimizer="momentum", lr=1e-3, weight_decay=5e-4),
         symbols=dict.fromkeys(("batch", "optimizer", "lr", "weight_decay"), "Sec. IV-A") | {"sam": "FedSAM, Fig. 9"},
         meanings={"batch": "samples in a batch (224 px: 16)", "lr": "learning rate (224 px: 5e-3)", "sam": "of the student"},
+        without=["rsc", "jigen"],
     )
     combining: Combining = group(Combining(SHA()), symbols={"aggregation": "SHA"})
 
@@ -179,7 +179,7 @@ class FedDAG(Method[Server]):
         """L_cls + L_sim (Eq. 4)."""
         if self.train_on == "perturbations":
             return self.local.loss(task, student, self.alpha * made, y, mixing)
-        seen = mixed(student, torch.cat([x, perturb(x, made, self.alpha)]), mixing, full=True)
+        seen = self.local.look(student, torch.cat([x, perturb(x, made, self.alpha)]), mixing)
         similarity = discrepancy(f, self.feature_of(seen)[len(x) :]).mean()
         judged = seen.logits if self.task_loss == "both" else seen.logits[len(x) :]
         return self.local.loss_of(task, judged, y) + self.similarity_weight * similarity

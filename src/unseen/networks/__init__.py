@@ -51,6 +51,10 @@ def _heads() -> Any:
     return hyper(0, "so many heads, whose mean prediction counts (COPA); 0 for the one that it has", low=0, high=1024)
 
 
+def _puzzle() -> Any:
+    return hyper(0, "orders that a second head tells of an image's tiles (the part jigen); 0 for no such head", low=0, high=65536)
+
+
 @dataclass(frozen=True)
 class PlainOptions(Configured):
     """Of every classification network."""
@@ -63,6 +67,7 @@ class PlainOptions(Configured):
         0, "outputs of a projection, two layers with a ReLU, before the output layer (MOON: 256); 0 for none", low=0, high=65536
     )
     heads: int = _heads()
+    puzzle: int = _puzzle()
 
     def contradictions(self) -> Iterable[str]:
         if self.hidden and self.projection:
@@ -85,6 +90,7 @@ class UNetOptions(Configured):
     width: int = hyper(16, "channels at full resolution", low=1, high=1024)
     depth: int = hyper(5, "levels, each of half the resolution and twice the channels", low=3, high=8)
     heads: int = _heads()
+    puzzle: int = _puzzle()
 
 
 @dataclass(frozen=True)
@@ -199,6 +205,8 @@ def build_network(name: str, *, outputs: int, channels: int, size: Size, weights
         freeze_batch_norm(net)
     if weights is not None:
         load_weights(net, weights, entry.imagenet)
+    if options.puzzle:
+        net.add_puzzle_head(options.puzzle)  # last, so that the rest begins as without it
     return net
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from unseen.networks.base import Outputs, TaskNet
 from unseen.state import State
 
-__all__ = ["EnsembleHead", "HeadedNet", "ProjectionHead", "TwoLayerHead"]
+__all__ = ["EnsembleHead", "HeadedNet", "ProjectionHead", "TwoLayerHead", "acting_after", "stage_channels"]
 
 
 class HeadedNet(TaskNet):
@@ -27,7 +29,7 @@ class HeadedNet(TaskNet):
     head_fits_maps: ClassVar[bool] = False  # the head's input and a position of the maps are of one kind: mean, or token beside them
 
     def stages(self) -> tuple[nn.Module, ...]:
-        """Modules after which the image has been seen at one more scale, early ones first: where MixStyle may act. None: no such maps."""
+        """Modules after which the image has been seen at one more scale, early ones first: where styles are mixed. None: no such maps."""
         return ()
 
     @abstractmethod
@@ -61,6 +63,15 @@ class HeadedNet(TaskNet):
     def multiply_head(self, number: int) -> None:
         """Make the head an ensemble of so many, equal at first."""
         self.set_submodule(self.head_name, EnsembleHead(self.head(), number))
+
+    def add_puzzle_head(self, orders: int) -> None:
+        """A second head beside the first: which order an image's tiles are in (JiGen). The logits do not depend on it."""
+        self.puzzle = nn.Linear(self.pooled_size, orders)
+
+    @property
+    def pooled_size(self) -> int:
+        """How many numbers a whole image comes to: the features, or the channels of an encoder's deepest maps."""
+        return self.feature_size
 
     def translate(self, state: State) -> State:
         """Entries of a weight file under the names that this network uses."""
@@ -125,3 +136,25 @@ class EnsembleHead(nn.Module):
         if z.ndim == 3:
             return (z.log_softmax(1) + counted).logsumexp(-1)
         return (F.logsigmoid(z) + counted).logsumexp(-1) - (F.logsigmoid(-z) + counted).logsumexp(-1)
+
+
+@contextmanager
+def acting_after(stage: nn.Module, act: Callable[[Tensor], Any]) -> Iterator[None]:
+    """While this lasts, `act` sees what a stage gives; what it returns, unless None, takes its place."""
+    hook = stage.register_forward_hook(lambda module, _, maps: act(maps))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def stage_channels(net: nn.Module, shape: torch.Size) -> list[int]:
+    """How many channels the maps after each stage have, for images of this shape [c, h, w]. The network is run once, as it is."""
+    assert isinstance(net, HeadedNet)
+    found: list[int] = []
+    hooks = [stage.register_forward_hook(lambda _, __, maps: found.append(maps.shape[1])) for stage in net.stages()]
+    with torch.no_grad():
+        net.eval()(torch.zeros(1, *shape))
+    for hook in hooks:
+        hook.remove()
+    return found

@@ -192,7 +192,8 @@ def _experiment(plan: SpeedPlan, method: str, network: str, made: DomainDataset 
         around |= {"data": made, "target": TARGET}
     else:
         around |= {"data": plan.data, "target": plan.target, "size": plan.size}
-    return Experiment(settings.build(cls, values, PARTS), augment="none", **around)
+    partition = "pooled" if cls.pooled else "per-domain"
+    return Experiment(settings.build(cls, values, PARTS), augment="none", partition=partition, **around)
 
 
 class _Rounds:

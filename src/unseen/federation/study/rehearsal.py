@@ -63,6 +63,11 @@ class BriefClient(Client):
     ) -> Iterator[Batch]:
         return itertools.islice(super().batches(size=min(size, _BATCH), steps=1, shuffle=shuffle), 1)
 
+    def domain_batches(
+        self, *, size: int, epochs: float | None = None, steps: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        return super().domain_batches(size=min(size, _BATCH), steps=1)
+
     def public(self, name: str, number: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         return itertools.islice(super().public(name, number, min(size, _BATCH)), 1)
 
