@@ -175,7 +175,7 @@ def _compiles(world: World, folder: RunFolder, watch: Watch, alone: bool) -> boo
 def _work(world: World) -> Work | None:
     """What compiling could speed up: the method's passes over whole batches, if it has such."""
     method, dataset, local = world.experiment.method, world.dataset, getattr(world.experiment.method, "local", None)
-    if not isinstance(local, Local) or not method.compiles or local.mixstyle is not None:
+    if not isinstance(local, Local) or not method.compiles or local.mixstyle or local.rsc or local.jigen:
         return None
     rows = local.batch * (1 + getattr(local.views, "copies", 0))
     rounds = (local.steps or int(local.epochs * len(holding.train)) // local.batch for holding in world.holdings.values())
