@@ -61,7 +61,12 @@ def test_pixels_are_normalised_where_they_are() -> None:
     torch.testing.assert_close(IMAGENET.restored(IMAGENET.normalised(x.cuda())).cpu(), x)
 
 
-RECIPE = {**RECIPES, "everything": EVERYTHING, "contrast": Augment(contrast=0.8), "crop": Augment(crop_min=0.2)}
+RECIPE = {
+    **{name: recipe for name, recipe in RECIPES.items() if isinstance(recipe, Augment)},
+    "everything": EVERYTHING,
+    "contrast": Augment(contrast=0.8),
+    "crop": Augment(crop_min=0.2),
+}
 
 
 @pytest.mark.parametrize("channels", [1, 3])

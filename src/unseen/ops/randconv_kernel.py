@@ -12,7 +12,7 @@ from torch import Tensor
 
 __all__ = ["convolved_and_mixed"]
 
-_ROWS = 4  # of one program: a pixel that is read counts for all of them
+_ROWS = 4  # of one program, which is one warp: so a pixel that is read counts for all of them
 _COLUMNS = 256
 
 
@@ -23,7 +23,7 @@ def convolved_and_mixed(x: Tensor, kernel: Tensor, keep: float) -> Tensor:
     columns = min(_COLUMNS, max(32, triton.next_power_of_2(width)))
     grid = (n, triton.cdiv(height, _ROWS), triton.cdiv(width, columns))
     there = kernel.to(x.device, non_blocking=True)
-    _convolved[grid](x, there, result, keep, height, width, K=kernel.shape[-1], ROWS=_ROWS, COLUMNS=columns, num_warps=columns // 64 or 1)
+    _convolved[grid](x, there, result, keep, height, width, K=kernel.shape[-1], ROWS=_ROWS, COLUMNS=columns, num_warps=1)
     return result
 
 
