@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -92,6 +94,70 @@ def test_decoded_tensors_are_fresh_and_aligned() -> None:
     assert weight.data_ptr() % 64 == 0
     weight += 1
     assert decode(Inner, data).weight[0] == 0
+
+
+@given(outers)
+def test_the_bytes_are_those_of_a_safetensors_file(value: Outer) -> None:
+    """What the library writes of the same tensors, byte for byte; so whoever reads such files reads these."""
+    data = encode(value)
+    tensors = safetensors.torch.load(data)
+    assert data == safetensors.torch.save(tensors, notes_in(data))
+
+
+def rewritten(data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """A file whose header says something else."""
+    first = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:first])
+    change(header)
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data[first:]
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"data_offsets": [0, 15]},
+        {"data_offsets": [0, 17]},
+        {"data_offsets": [4, 16]},
+        {"data_offsets": [16, 0]},
+        {"data_offsets": [-16, 0]},
+        {"data_offsets": [0, 16.0]},
+        {"data_offsets": [0, True]},
+        {"data_offsets": [0]},
+        {"shape": [5]},
+        {"shape": [-4]},
+        {"shape": [2**62, 4]},
+        {"shape": [4.0]},
+        {"shape": "4"},
+        {"shape": None},
+        {"dtype": "F64"},
+        {"dtype": "C64"},
+        {"dtype": "F8_E4M3"},
+        {"dtype": 3},
+        {"more": 1},
+    ],
+)
+def test_a_tensor_that_lies_elsewhere_than_in_the_file_is_refused(about: dict[str, Any]) -> None:
+    data = encode(Inner(torch.arange(4.0), "four"))
+    assert same(decode(Inner, rewritten(data, lambda header: None)), Inner(torch.arange(4.0), "four"))
+    with pytest.raises(CodecError):
+        decode(Inner, rewritten(data, lambda header: header["0"].update(about)))
+
+
+def test_tensors_that_overlap_or_leave_a_gap_are_refused() -> None:
+    value = Outer({"a": torch.arange(4.0), "b": torch.arange(4.0)}, [], {}, {}, (), True, 0)
+    for offsets in ([0, 16], [8, 24], [20, 36], [16, 28]):
+        with pytest.raises(CodecError):
+            decode(Outer, rewritten(encode(value), lambda header, offsets=offsets: header["1"].update(data_offsets=offsets)))
+    with pytest.raises(CodecError):
+        decode(Outer, encode(value) + b"more")
+
+
+def test_a_header_longer_than_the_file_is_refused() -> None:
+    data = encode(Inner(torch.arange(4.0), ""))
+    for length in (len(data), 2**40, 2**64 - 1):
+        with pytest.raises(CodecError):
+            decode(Inner, length.to_bytes(8, "little") + data[8:])
 
 
 def test_tensors_that_share_memory_are_stored_apart() -> None:

@@ -1,7 +1,8 @@
 """Values to bytes and back: nested frozen dataclasses, dicts and lists of tensors and scalars, as one safetensors file.
 
 The declared type drives both directions, so bytes can only become what the receiver declared. Tensors are stored under
-running numbers; a JSON header says where each belongs. Nothing is ever unpickled.
+running numbers; a JSON header says where each belongs. Nothing is ever unpickled. The file is laid out here, byte for byte as the library
+does it, so that each tensor is copied once on its way out and once on its way in.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import types
 import typing
 import weakref
 from typing import Any, TypeVar
 
-import safetensors.torch
+import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from unseen.state import State
@@ -41,7 +42,12 @@ _STRUCTURE = "structure"
 TENSOR_TYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 }
-_READ = frozenset(TENSOR_TYPES.values())
+# Their names in a file, in the order in which it holds them.
+_NAMES = {"I64": "int64", "F64": "float64", "F32": "float32", "I32": "int32", "BF16": "bfloat16", "F16": "float16", "I16": "int16",
+          "I8": "int8", "U8": "uint8", "BOOL": "bool"}  # fmt: skip
+_STORED = {TENSOR_TYPES[ours]: name for name, ours in _NAMES.items()}
+_NOTES = "__metadata__"
+_LONGEST_HEADER = 100_000_000  # bytes, as in the library
 _HINTS: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
@@ -118,19 +124,14 @@ def tensors_in(value: Any, hint: Any) -> typing.Iterator[tuple[str, Tensor]]:
 
 def encode(value: Any, hint: Any = None, notes: dict[str, str] | None = None) -> bytes:
     """`value` as bytes; `hint` is its type where that is not a dataclass. `notes` are kept beside it, readable by `notes_in`."""
-    tensors: dict[str, Tensor] = {}
-    seen: set[int] = set()
+    tensors: list[Tensor] = []
 
     def lay(item: Any, of: Any) -> Any:
         of, _ = without_none(of)
         if item is None:
             return None
         if isinstance(item, Tensor):
-            flat = item.detach().cpu().contiguous()
-            if flat.data_ptr() in seen:  # safetensors refuses tensors that share memory
-                flat = flat.clone()
-            seen.add(flat.data_ptr())
-            tensors[str(len(tensors))] = flat
+            tensors.append(item.detach().cpu().contiguous())
             return len(tensors) - 1
         inner = _element(of)
         if inner is not None:
@@ -142,16 +143,78 @@ def encode(value: Any, hint: Any = None, notes: dict[str, str] | None = None) ->
     kind = hint or type(value)
     conform(value, kind, _name(kind))
     structure = json.dumps(lay(value, kind), separators=(",", ":"))
-    data: bytes = safetensors.torch.save(tensors, {_STRUCTURE: structure, **(notes or {})})
-    return data
+    return _laid_out(tensors, {_STRUCTURE: structure, **(notes or {})})
 
 
-def decode(kind: type[T], data: bytes) -> T:
+def _laid_out(tensors: list[Tensor], notes: dict[str, str]) -> bytes:
+    """The length of a header in 8 bytes, the header in JSON with spaces to a multiple of 8, then the tensors' bytes, the widest first."""
+    ranks = {dtype: rank for rank, dtype in enumerate(_STORED)}
+    unknown = [tensor.dtype for tensor in tensors if tensor.dtype not in ranks]
+    if unknown:
+        raise TypeError(f"a tensor of the type {unknown[0]}; expected one of {', '.join(TENSOR_TYPES)}")
+    header: dict[str, Any] = {_NOTES: notes}
+    parts, at = list[Any](), 0
+    for number in sorted(range(len(tensors)), key=lambda one: (ranks[tensors[one].dtype], str(one))):
+        tensor = tensors[number]
+        about = {"dtype": _STORED[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
+        header[str(number)], at = about, at + tensor.nbytes
+        parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join((len(text).to_bytes(8, "little"), text, *parts))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """Where a tensor lies in a file, and what it is."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int  # from the file's first byte
+    end: int
+
+
+def _stored_in(header: dict[str, Any], first: int, size: int) -> dict[str, _Stored]:
+    """The tensors of a file of `size` bytes whose header ends at `first`: one behind the other, without a gap, up to its end."""
+    found = {}
+    for name, about in header.items():
+        if name == _NOTES:
+            continue
+        shape, (begin, end) = about["shape"], about["data_offsets"]
+        if about.keys() != {"dtype", "shape", "data_offsets"} or not isinstance(shape, list) or not isinstance(about["dtype"], str):
+            raise ValueError(f"a tensor {name!r} that is not told of as in a safetensors file")
+        if not all(type(number) is int and 0 <= number < 2**63 for number in (*shape, begin, end)):
+            raise ValueError(f"a tensor {name!r} with a size or a place that is no number of bytes")
+        found[name] = _Stored(about["dtype"], tuple(shape), first + begin, first + end)
+    at = first
+    for one in sorted(found.values(), key=lambda one: (one.begin, one.end)):
+        if one.begin != at or one.end < at:
+            raise ValueError("tensors that overlap, or leave a gap")
+        at = one.end
+    if at != size:
+        raise ValueError("not all of its bytes belong to a tensor, or some are missing")
+    return found
+
+
+def _taken(data: bytes | memoryview, one: _Stored, where: str) -> Tensor:
+    """A tensor of a file, fresh and aligned."""
+    if one.dtype not in _NAMES:
+        raise CodecError(f"{where} is of the type {one.dtype}; expected one of {', '.join(TENSOR_TYPES)}")
+    dtype, size = TENSOR_TYPES[_NAMES[one.dtype]], one.end - one.begin
+    if math.prod(one.shape) * dtype.itemsize != size:
+        raise CodecError(f"{where} has {size:,} bytes for the shape {one.shape}")
+    tensor = torch.empty(one.shape, dtype=dtype)
+    np.copyto(tensor.reshape(-1).view(torch.uint8).numpy(), np.frombuffer(data, np.uint8, size, one.begin))
+    return tensor
+
+
+def decode(kind: type[T], data: bytes | memoryview) -> T:
     """The inverse of `encode`. Tensors are fresh and aligned: an unaligned input changes the last bit of a matrix product."""
     try:
-        tensors = safetensors.torch.load(data)
-        structure = json.loads(notes_in(data)[_STRUCTURE])
-    except (SafetensorError, KeyError, ValueError, RecursionError, TypeError, AttributeError) as error:
+        header, first = _header_of(data)
+        tensors = _stored_in(header, first, len(data))
+        structure = json.loads(header[_NOTES][_STRUCTURE])
+    except (KeyError, ValueError, RecursionError, TypeError, AttributeError) as error:
         raise CodecError(f"these {len(data)} bytes are not a {_name(kind)}: {error}") from error
     used: set[str] = set()
 
@@ -164,9 +227,7 @@ def decode(kind: type[T], data: bytes) -> T:
             if type(item) is not int or name not in tensors or name in used:
                 raise CodecError(f"{where} names no tensor of its own")
             used.add(name)
-            if tensors[name].dtype not in _READ:
-                raise CodecError(f"{where} is of the type {tensors[name].dtype}; expected one of {', '.join(TENSOR_TYPES)}")
-            return tensors[name].clone()
+            return _taken(data, tensors[name], where)
         inner = _element(of)
         if inner is not None:
             origin = typing.get_origin(of)
@@ -194,11 +255,20 @@ def decode(kind: type[T], data: bytes) -> T:
     return typing.cast(T, value)
 
 
-def notes_in(data: bytes) -> dict[str, str]:
+def notes_in(data: bytes | memoryview) -> dict[str, str]:
     """The text kept beside a value: safetensors' metadata."""
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    return dict(header.get("__metadata__", {}))
+    return dict(_header_of(data)[0].get(_NOTES, {}))
+
+
+def _header_of(data: bytes | memoryview) -> tuple[dict[str, Any], int]:
+    """The header of a file, and where it ends."""
+    first = 8 + int.from_bytes(data[:8], "little")
+    if first > min(len(data), 8 + _LONGEST_HEADER):
+        raise ValueError("a header that is longer than the file, or than any")
+    header = json.loads(bytes(data[8:first]))
+    if not isinstance(header, dict):
+        raise ValueError("a header that is no table")
+    return header, first
 
 
 @functools.lru_cache(256)  # asked for every tensor of a model
