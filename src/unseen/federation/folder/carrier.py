@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from unseen.federation.folder.place import LetterFolder, Pause, SayOnce
+from unseen.federation.folder.place import LetterFolder, SayOnce
 from unseen.federation.kits import Federation
 from unseen.federation.messages import SignedMessage
+from unseen.federation.waiting import Pause
 
 __all__ = ["FolderCarrier"]
 

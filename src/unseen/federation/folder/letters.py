@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, Literal
 
@@ -22,7 +23,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from unseen.federation.keys import public_hex, read_public_box
-from unseen.federation.messages import MOST_HEADER, SignedMessage
+from unseen.federation.messages import MOST_HEADER, Bytes, SignedMessage
 
 __all__ = ["MOST_LETTER", "Envelope", "LetterKind", "UnreadableLetter", "open_letter", "read_envelope", "write_letter"]
 
@@ -69,15 +70,30 @@ def write_letter(
     receiver: X25519PublicKey,
 ) -> None:
     own = X25519PrivateKey.generate()
-    inside, payload = (message.encode(), b"") if isinstance(message, str) else (_inside(message), message.payload)
-    envelope = Envelope(kind, *address, len(inside), len(payload), public_hex(own))
+    inside, parts = (message.encode(), ()) if isinstance(message, str) else (_inside(message), (message.prefix, message.payload))
+    envelope = Envelope(kind, *address, len(inside), sum(map(len, parts)), public_hex(own))
     outside = json.dumps(asdict(envelope), separators=(",", ":")).encode()
     cipher = _cipher(own.exchange(receiver), outside)
     stream.write(_FIRST + struct.pack(">H", len(outside)) + outside + sender.sign(_SIGNED + outside))
     stream.write(cipher.encrypt(_nonce(0), inside, None))
-    whole = memoryview(payload)
-    for number, start in enumerate(range(0, len(payload), _PIECE), 1):
-        stream.write(cipher.encrypt(_nonce(number), whole[start : start + _PIECE], None))
+    for number, piece in enumerate(_cut(parts), 1):
+        stream.write(cipher.encrypt(_nonce(number), piece, None))
+
+
+def _cut(parts: Iterable[Bytes]) -> Iterator[Bytes]:
+    """The pieces of a payload that comes in parts."""
+    left = b""
+    for part in map(memoryview, parts):
+        if left:
+            left, part = b"".join((left, part[: _PIECE - len(left)])), part[_PIECE - len(left) :]
+            if len(left) < _PIECE:
+                continue
+            yield left
+        whole = len(part) // _PIECE * _PIECE
+        yield from (part[at : at + _PIECE] for at in range(0, whole, _PIECE))
+        left = bytes(part[whole:])
+    if left:
+        yield left
 
 
 def read_envelope(stream: BinaryIO, size: int, sender: Ed25519PublicKey) -> tuple[Envelope, bytes]:
