@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -250,3 +253,18 @@ def test_values_are_checked_against_their_types() -> None:
 def test_every_tensor_is_found_with_its_path() -> None:
     value = Outer({"w": torch.zeros(1)}, [Inner(torch.zeros(2), "")], {}, {"a": {"b": torch.zeros(3)}}, (), True, 0)
     assert [path for path, _ in tensors_in(value, Outer)] == ["model.w", "history.0.weight", "nested.a.b"]
+
+
+def test_neither_way_keeps_a_model_in_memory() -> None:
+    """A cycle would keep it until the collector comes round: at a server, one model for every site that answered."""
+    weight = torch.arange(4.0)
+    gc.disable()
+    try:
+        kept = weakref.ref(weight)
+        data = np.frombuffer(encode(Inner(weight, "")), np.uint8).copy()
+        read = weakref.ref(data)
+        decode(Inner, memoryview(data))
+        del weight, data
+        assert kept() is None and read() is None
+    finally:
+        gc.enable()

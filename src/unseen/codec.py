@@ -124,26 +124,29 @@ def tensors_in(value: Any, hint: Any) -> typing.Iterator[tuple[str, Tensor]]:
 
 def encode(value: Any, hint: Any = None, notes: dict[str, str] | None = None) -> bytes:
     """`value` as bytes; `hint` is its type where that is not a dataclass. `notes` are kept beside it, readable by `notes_in`."""
-    tensors: list[Tensor] = []
-
-    def lay(item: Any, of: Any) -> Any:
-        of, _ = without_none(of)
-        if item is None:
-            return None
-        if isinstance(item, Tensor):
-            tensors.append(item.detach().cpu().contiguous())
-            return len(tensors) - 1
-        inner = _element(of)
-        if inner is not None:
-            return {k: lay(v, inner) for k, v in item.items()} if isinstance(item, dict) else [lay(v, inner) for v in item]
-        if dataclasses.is_dataclass(of):
-            return {name: lay(getattr(item, name), h) for name, h in hints_of(typing.cast(type, of)).items()}
-        return item
-
     kind = hint or type(value)
     conform(value, kind, _name(kind))
-    structure = json.dumps(lay(value, kind), separators=(",", ":"))
+    tensors: list[Tensor] = []
+    structure = json.dumps(_structure(value, kind, tensors), separators=(",", ":"))
     return _laid_out(tensors, {_STRUCTURE: structure, **(notes or {})})
+
+
+def _structure(item: Any, of: Any, tensors: list[Tensor]) -> Any:
+    """A value as JSON has it: in the place of each tensor its number in the list, to which it is added."""
+    of, _ = without_none(of)
+    if item is None:
+        return None
+    if isinstance(item, Tensor):
+        tensors.append(item.detach().cpu().contiguous())
+        return len(tensors) - 1
+    inner = _element(of)
+    if inner is not None:
+        pairs = item.items() if isinstance(item, dict) else enumerate(item)
+        parts = {key: _structure(one, inner, tensors) for key, one in pairs}
+        return parts if isinstance(item, dict) else list(parts.values())
+    if dataclasses.is_dataclass(of):
+        return {name: _structure(getattr(item, name), hint, tensors) for name, hint in hints_of(typing.cast(type, of)).items()}
+    return item
 
 
 def _laid_out(tensors: list[Tensor], notes: dict[str, str]) -> bytes:
@@ -208,6 +211,42 @@ def _taken(data: bytes | memoryview, one: _Stored, where: str) -> Tensor:
     return tensor
 
 
+class _Reader:
+    """Builds a value from a file. No function that calls itself: such a one keeps its file in memory until the collector comes round."""
+
+    def __init__(self, data: bytes | memoryview, tensors: dict[str, _Stored]) -> None:
+        self._data, self._tensors = data, tensors
+        self.used: set[str] = set()
+
+    def build(self, item: Any, of: Any, where: str) -> Any:
+        of, optional = without_none(of)
+        if item is None and optional:
+            return None
+        if of is Tensor:
+            name = str(item)
+            if type(item) is not int or name not in self._tensors or name in self.used:
+                raise CodecError(f"{where} names no tensor of its own")
+            self.used.add(name)
+            return _taken(self._data, self._tensors[name], where)
+        inner = _element(of)
+        if inner is not None:
+            origin = typing.get_origin(of)
+            if not isinstance(item, dict if origin is dict else list):
+                raise CodecError(f"{where} is {_got(item)}; expected {_name(of)}")
+            if isinstance(item, dict):
+                return {k: self.build(v, inner, f"{where}.{k}") for k, v in item.items()}
+            return typing.cast(type, origin)(self.build(v, inner, f"{where}[{i}]") for i, v in enumerate(item))
+        if dataclasses.is_dataclass(of):
+            expected = hints_of(typing.cast(type, of))
+            if not isinstance(item, dict) or item.keys() != expected.keys():
+                found = sorted(item) if isinstance(item, dict) else _got(item)
+                raise CodecError(f"{where} holds {found}; expected the fields {sorted(expected)}")
+            return typing.cast(type, of)(**{n: self.build(item[n], h, f"{where}.{n}") for n, h in expected.items()})
+        if type(item) is not of:
+            raise CodecError(f"{where} is {_got(item)}; expected {_name(of)}")
+        return item
+
+
 def decode(kind: type[T], data: bytes | memoryview) -> T:
     """The inverse of `encode`. Tensors are fresh and aligned: an unaligned input changes the last bit of a matrix product."""
     try:
@@ -216,42 +255,13 @@ def decode(kind: type[T], data: bytes | memoryview) -> T:
         structure = json.loads(header[_NOTES][_STRUCTURE])
     except (KeyError, ValueError, RecursionError, TypeError, AttributeError) as error:
         raise CodecError(f"these {len(data)} bytes are not a {_name(kind)}: {error}") from error
-    used: set[str] = set()
-
-    def build(item: Any, of: Any, where: str) -> Any:
-        of, optional = without_none(of)
-        if item is None and optional:
-            return None
-        if of is Tensor:
-            name = str(item)
-            if type(item) is not int or name not in tensors or name in used:
-                raise CodecError(f"{where} names no tensor of its own")
-            used.add(name)
-            return _taken(data, tensors[name], where)
-        inner = _element(of)
-        if inner is not None:
-            origin = typing.get_origin(of)
-            if not isinstance(item, dict if origin is dict else list):
-                raise CodecError(f"{where} is {_got(item)}; expected {_name(of)}")
-            if isinstance(item, dict):
-                return {k: build(v, inner, f"{where}.{k}") for k, v in item.items()}
-            return typing.cast(type, origin)(build(v, inner, f"{where}[{i}]") for i, v in enumerate(item))
-        if dataclasses.is_dataclass(of):
-            expected = hints_of(typing.cast(type, of))
-            if not isinstance(item, dict) or item.keys() != expected.keys():
-                found = sorted(item) if isinstance(item, dict) else _got(item)
-                raise CodecError(f"{where} holds {found}; expected the fields {sorted(expected)}")
-            return typing.cast(type, of)(**{n: build(item[n], h, f"{where}.{n}") for n, h in expected.items()})
-        if type(item) is not of:
-            raise CodecError(f"{where} is {_got(item)}; expected {_name(of)}")
-        return item
-
+    reader = _Reader(data, tensors)
     try:
-        value = build(structure, kind, _name(kind))
+        value = reader.build(structure, kind, _name(kind))
     except (TypeError, RecursionError) as error:
         raise CodecError(f"{_name(kind)}: {error}") from error
-    if len(used) != len(tensors):
-        raise CodecError(f"{_name(kind)} came with {len(tensors) - len(used)} tensors that it does not name")
+    if len(reader.used) != len(tensors):
+        raise CodecError(f"{_name(kind)} came with {len(tensors) - len(reader.used)} tensors that it does not name")
     return typing.cast(T, value)
 
 

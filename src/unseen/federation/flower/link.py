@@ -167,6 +167,7 @@ class _Link:
                 message = "the answer cannot be read"
             del self._arriving[number]
             yield number, message
+            del message  # or it would lie here while the next one comes
 
     def close(self, well: bool = True) -> None:
         self._ended.set()
@@ -194,6 +195,7 @@ class FlowerCarrier:
                 for outcome in round_trip.go_on(self._link):
                     busy = True
                     yield outcome
+                    del outcome
                 if not round_trip.over:
                     pause.rest(busy)
             except _AGAIN as error:
@@ -256,6 +258,7 @@ class _RoundTrip:
             else:
                 del self._waiting[client]
                 yield client, outcome
+            del message, outcome
 
     def _send(self, link: _Link, nodes: Mapping[bytes, tuple[int, str]], now: float) -> Iterator[tuple[str, str]]:
         """To every site that is connected and was not asked over this connection: a site that was restarted lost its question."""

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 from flwr.app.message import remove_content_from_message
 from flwr.app.message.arraychunk import ArrayChunk
@@ -35,6 +34,8 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_push_object_fn_protobuf,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
+
+from unseen.engines.frames import room_for
 
 __all__ = ["PIECE", "pull", "push", "record_of"]
 
@@ -62,7 +63,7 @@ class _Piece(ArrayChunk):
 
 
 def record_of(name: str, parts: Sequence[bytes | memoryview]) -> ArrayRecord:
-    """Bytes as the only array in a record. Each part begins a new piece, so that parts that are the same in several messages are sent once."""
+    """Bytes as the only array in a record. Each part begins a new piece: parts that are the same in several messages are sent once."""
     array = Array(dtype="uint8", shape=(sum(map(len, parts)),), stype="unseen", data=b"")
     array.data = parts[0] if len(parts) == 1 else b""  # type: ignore[assignment]  # what is sent are the pieces
     views = (memoryview(part) for part in parts)
@@ -132,7 +133,7 @@ def _filled(content: bytes, get: Callable[[Iterable[str]], dict[str, bytes]]) ->
     (size,), order = told["shape"], [names[number] for number in told["arraychunk_ids"]]
     if type(size) is not int or not 0 <= size <= _MOST_BYTES:
         raise ValueError("an array of no size that is taken")
-    whole, at = memoryview(np.empty(size, np.uint8)), 0
+    whole, at = room_for(size), 0
     for begin in range(0, len(order), _PULLED):
         pieces = get(some := order[begin : begin + _PULLED])
         for name in some:

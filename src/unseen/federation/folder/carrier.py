@@ -43,6 +43,7 @@ class FolderCarrier:
                 if answer is not None:
                     del waiting[site]
                     yield site, answer
+                del answer  # or it would lie here while the next one comes
             left = until - time.monotonic()
             if not waiting or left <= 0:
                 break

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from unseen.engines.frames import room_for
 from unseen.federation.keys import public_hex, read_public_box
 from unseen.federation.messages import MOST_HEADER, Bytes, SignedMessage
 
@@ -120,14 +121,14 @@ def open_letter(stream: BinaryIO, envelope: Envelope, outside: bytes, receiver: 
     try:
         cipher = _cipher(receiver.exchange(read_public_box(envelope.key)), outside)
         inside = cipher.decrypt(_nonce(0), stream.read(envelope.inside + _TAG), None)
-        pieces = []
+        whole = room_for(envelope.payload)
         for number, start in enumerate(range(0, envelope.payload, _PIECE), 1):
             size = min(_PIECE, envelope.payload - start)
-            pieces.append(cipher.decrypt(_nonce(number), stream.read(size + _TAG), None))
+            whole[start : start + size] = cipher.decrypt(_nonce(number), stream.read(size + _TAG), None)
         if envelope.kind == "failure":
             return inside.decode()
         (length,) = struct.unpack_from(">H", inside)
-        return SignedMessage(inside[2 + length :].decode(), b"".join(pieces), inside[2 : 2 + length])
+        return SignedMessage(inside[2 + length :].decode(), whole, inside[2 : 2 + length])
     except (InvalidTag, ValueError, struct.error):
         raise UnreadableLetter("it cannot be decrypted here, or has not arrived whole") from None
 

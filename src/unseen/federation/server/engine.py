@@ -107,6 +107,7 @@ class FederationEngine:
             outcome = self._checked(name, reply, up_type, downs[name], place, journal)
             if isinstance(outcome, Refused):
                 refused[name] = outcome.reason
+            del reply  # one in memory at a time
         journal.close(refused)
 
     def _refuse_too_few(self, path: str, place: Place, arrived: Mapping[str, Arrived | Refused], journal: PlaceJournal) -> None:

@@ -54,6 +54,7 @@ class Exchange:
             signed[client] = sign(message, self._key, "question")
         for client, reply in self._carrier.exchange(signed, self._terms.deadline):
             yield client, self._opened(client, str(questions[client].header.get("study", "")), asked[client], reply)
+            del reply  # or it would lie here while the next one comes
 
     def _opened(self, client: str, study: str, question: str, reply: SignedMessage | str) -> Message | Refused:
         if isinstance(reply, str):

@@ -90,6 +90,8 @@ class Summing:
                 going.take(name, reply.payload)
             except Exception as error:  # whatever goes wrong while an answer is read is a refusal of that answer
                 going.miss(name, str(error) if isinstance(error, RefusedReply) else f"the answer cannot be read ({type(error).__name__})")
+            finally:
+                del reply  # one in memory at a time
 
 
 class _Told:
