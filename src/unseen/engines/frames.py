@@ -19,7 +19,7 @@ _LARGE = 2**22  # bytes from which memory is asked of the system in large pages
 def room_for(size: int) -> memoryview:
     """Memory for so many bytes that are to be written. In large pages a model is written several times as fast."""
     if size < _LARGE:
-        return memoryview(bytearray(size))
+        return memoryview(bytearray(size)) if size else memoryview(b"")
     room = mmap.mmap(-1, size)
     with contextlib.suppress(AttributeError, OSError):  # not every system has them
         room.madvise(mmap.MADV_HUGEPAGE)

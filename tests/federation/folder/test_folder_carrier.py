@@ -71,7 +71,7 @@ class Desk:
             if header["round"] == STOP:
                 raise Killed
             self.worked += 1
-            reply = Message({"from": self.kit.client, "round": header["round"]}, question.payload[::-1])
+            reply = Message({"from": self.kit.client, "round": header["round"]}, bytes(question.payload)[::-1])
             self.given[question.signature] = sign(reply, self.kit.signing, "answer")
         return self.given[question.signature]
 
