@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import json
 import math
+import tempfile
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unseen.codec import CodecError, conform, decode, encode, notes_in, refuse_unstorable, tensors_in
+from unseen.codec import CodecError, conform, decode, decode_file, encode, notes_in, refuse_unstorable, tensors_in
 from unseen.state import State, same_bits
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
@@ -83,6 +85,19 @@ def same(a: object, b: object) -> bool:
 @given(outers)
 def test_round_trip(value: Outer) -> None:
     assert same(decode(Outer, encode(value)), value)
+
+
+@given(outers)
+def test_a_file_is_read_as_its_bytes_are(value: Outer) -> None:
+    data = encode(value)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "value"
+        file.write_bytes(data)
+        assert same(decode_file(Outer, file), value)
+        for cut in (0, 7, len(data) // 2, len(data) - 1):
+            file.write_bytes(data[:cut])
+            with pytest.raises(CodecError):
+                decode_file(Outer, file)
 
 
 def test_nan_infinity_and_negative_zero_survive() -> None:

@@ -14,10 +14,12 @@ import math
 import types
 import typing
 import weakref
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unseen.state import State
@@ -27,6 +29,7 @@ __all__ = [
     "CodecError",
     "conform",
     "decode",
+    "decode_file",
     "encode",
     "hints_of",
     "notes_in",
@@ -199,7 +202,36 @@ def _stored_in(header: dict[str, Any], first: int, size: int) -> dict[str, _Stor
     return found
 
 
-def _taken(data: bytes | memoryview, one: _Stored, where: str) -> Tensor:
+class _Held:
+    """A file whose bytes are in memory."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data, self.size = data, len(data)
+
+    def part(self, begin: int, end: int) -> bytes:
+        return bytes(self._data[begin:end])
+
+    def fill(self, into: NDArray[np.uint8], begin: int) -> None:
+        np.copyto(into, np.frombuffer(self._data, np.uint8, len(into), begin))
+
+
+class _OnDisk:
+    """A file whose bytes are read where they are wanted: the model in it is in memory once."""
+
+    def __init__(self, stream: typing.BinaryIO) -> None:
+        self._stream, self.size = stream, stream.seek(0, 2)
+
+    def part(self, begin: int, end: int) -> bytes:
+        self._stream.seek(begin)
+        return self._stream.read(end - begin)
+
+    def fill(self, into: NDArray[np.uint8], begin: int) -> None:
+        self._stream.seek(begin)
+        if self._stream.readinto(into.data) != len(into):  # type: ignore[attr-defined]
+            raise CodecError("a file that became shorter while it was read")
+
+
+def _taken(source: _Held | _OnDisk, one: _Stored, where: str) -> Tensor:
     """A tensor of a file, fresh and aligned."""
     if one.dtype not in _NAMES:
         raise CodecError(f"{where} is of the type {one.dtype}; expected one of {', '.join(TENSOR_TYPES)}")
@@ -207,15 +239,15 @@ def _taken(data: bytes | memoryview, one: _Stored, where: str) -> Tensor:
     if math.prod(one.shape) * dtype.itemsize != size:
         raise CodecError(f"{where} has {size:,} bytes for the shape {one.shape}")
     tensor = torch.empty(one.shape, dtype=dtype)
-    np.copyto(tensor.reshape(-1).view(torch.uint8).numpy(), np.frombuffer(data, np.uint8, size, one.begin))
+    source.fill(tensor.reshape(-1).view(torch.uint8).numpy(), one.begin)
     return tensor
 
 
 class _Reader:
     """Builds a value from a file. No function that calls itself: such a one keeps its file in memory until the collector comes round."""
 
-    def __init__(self, data: bytes | memoryview, tensors: dict[str, _Stored]) -> None:
-        self._data, self._tensors = data, tensors
+    def __init__(self, source: _Held | _OnDisk, tensors: dict[str, _Stored]) -> None:
+        self._source, self._tensors = source, tensors
         self.used: set[str] = set()
 
     def build(self, item: Any, of: Any, where: str) -> Any:
@@ -227,7 +259,7 @@ class _Reader:
             if type(item) is not int or name not in self._tensors or name in self.used:
                 raise CodecError(f"{where} names no tensor of its own")
             self.used.add(name)
-            return _taken(self._data, self._tensors[name], where)
+            return _taken(self._source, self._tensors[name], where)
         inner = _element(of)
         if inner is not None:
             origin = typing.get_origin(of)
@@ -249,13 +281,23 @@ class _Reader:
 
 def decode(kind: type[T], data: bytes | memoryview) -> T:
     """The inverse of `encode`. Tensors are fresh and aligned: an unaligned input changes the last bit of a matrix product."""
+    return _decoded(kind, _Held(data))
+
+
+def decode_file(kind: type[T], file: Path) -> T:
+    """The same from a file, which is never in memory beside what it holds."""
+    with file.open("rb") as stream:
+        return _decoded(kind, _OnDisk(stream))
+
+
+def _decoded(kind: type[T], source: _Held | _OnDisk) -> T:
     try:
-        header, first = _header_of(data)
-        tensors = _stored_in(header, first, len(data))
+        header, first = _header_of(source)
+        tensors = _stored_in(header, first, source.size)
         structure = json.loads(header[_NOTES][_STRUCTURE])
     except (KeyError, ValueError, RecursionError, TypeError, AttributeError) as error:
-        raise CodecError(f"these {len(data)} bytes are not a {_name(kind)}: {error}") from error
-    reader = _Reader(data, tensors)
+        raise CodecError(f"these {source.size} bytes are not a {_name(kind)}: {error}") from error
+    reader = _Reader(source, tensors)
     try:
         value = reader.build(structure, kind, _name(kind))
     except (TypeError, RecursionError) as error:
@@ -267,15 +309,15 @@ def decode(kind: type[T], data: bytes | memoryview) -> T:
 
 def notes_in(data: bytes | memoryview) -> dict[str, str]:
     """The text kept beside a value: safetensors' metadata."""
-    return dict(_header_of(data)[0].get(_NOTES, {}))
+    return dict(_header_of(_Held(data))[0].get(_NOTES, {}))
 
 
-def _header_of(data: bytes | memoryview) -> tuple[dict[str, Any], int]:
+def _header_of(source: _Held | _OnDisk) -> tuple[dict[str, Any], int]:
     """The header of a file, and where it ends."""
-    first = 8 + int.from_bytes(data[:8], "little")
-    if first > min(len(data), 8 + _LONGEST_HEADER):
+    first = 8 + int.from_bytes(source.part(0, 8), "little")
+    if first > min(source.size, 8 + _LONGEST_HEADER):
         raise ValueError("a header that is longer than the file, or than any")
-    header = json.loads(bytes(data[8:first]))
+    header = json.loads(source.part(8, first))
     if not isinstance(header, dict):
         raise ValueError("a header that is no table")
     return header, first
