@@ -1,8 +1,9 @@
-"""Runs between real processes on this machine: their bits, what kills do to them, and what secure sums cost.
+"""Runs between real processes on this machine: their bits, what kills do to them, what secure sums cost, and what a site takes at rest.
 
     python benchmarks/between_sites.py bits [--carrier flower|folder] [METHOD ...]
     python benchmarks/between_sites.py kills [--carrier flower|folder] [--sums] [--kills 20] [--method feddag] [--seed 0]
     python benchmarks/between_sites.py cost [--carrier flower|folder] [--rounds 3] [--times 3] [--width 527]
+    python benchmarks/between_sites.py rest [--carrier flower|folder]
 
 Three sites train on styled-digits and a fourth, whose domain is the target, only evaluates. `flower` is `unseen serve` with SuperLink,
 SuperNodes and TLS; `folder` is a folder of letters. The outputs are in benchmarks/results/between-*.txt, each under its command.
@@ -285,6 +286,36 @@ def cost(options: argparse.Namespace, folder: Path) -> bool:
     return ratio <= 1.2
 
 
+def rest(options: argparse.Namespace, folder: Path) -> bool:
+    """What one site takes while nobody asks it anything: all of its processes, half a minute after it joined."""
+    federation = Federation(folder, options.carrier)
+    federation.bring_up()
+    try:
+        for name in (*SITES, TARGET):
+            federation.until(name, "joining")
+        time.sleep(30.0)
+        site = federation.processes[SITES[0]].pid
+        resident = {pid: _status(pid, "VmRSS") for pid in (site, *_children(site))}
+        before = processor_seconds(federation)
+        time.sleep(20.0)
+        idle = (processor_seconds(federation) - before) / 20.0
+    finally:
+        federation.stop()
+    parts = ", ".join(f"{'unseen join' if pid == site else 'a process of it'} {size} MB" for pid, size in resident.items())
+    print(f"a site at rest over {options.carrier}: {sum(resident.values())} MB ({parts})")
+    print(f"processor time of all four sites, and of the server if there is one: {100 * idle:.1f} % of a core")
+    return sum(resident.values()) <= 250
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(entry.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(entry.parent.name))
+    return found
+
+
 class CostedRun:
     """A run of which only the exchanges are of interest: no scores, no records."""
 
@@ -327,14 +358,19 @@ def memory(federation: Federation) -> dict[str, int]:
 
 
 def _peak(pid: int) -> int:
+    return _status(pid, "VmHWM")
+
+
+def _status(pid: int, entry: str) -> int:
+    """Megabytes, as the system has them."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return int(lines["VmHWM"].split()[0]) // 1024
+    return int(lines[entry].split()[0]) // 1024
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers(required=True)
-    for work in (bits, kills, cost):
+    for work in (bits, kills, cost, rest):
         command = commands.add_parser(work.__name__, help=work.__doc__)
         command.set_defaults(work=work)
         command.add_argument("--carrier", choices=sorted(VICTIMS), default="flower")
@@ -345,7 +381,7 @@ def main() -> None:
             command.add_argument("--sums", action="store_true")
             command.add_argument("--kills", type=int, default=20)
             command.add_argument("--seed", type=int, default=0)
-        else:
+        elif work is cost:
             command.add_argument("--rounds", type=int, default=3)
             command.add_argument("--times", type=int, default=3)
             command.add_argument("--width", type=int, default=527)

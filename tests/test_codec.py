@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import tempfile
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -13,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unseen.codec import CodecError, conform, decode, encode, notes_in, refuse_unstorable, tensors_in
+from unseen.codec import CodecError, conform, decode, decode_file, encode, notes_in, refuse_unstorable, tensors_in
 from unseen.state import State, same_bits
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
@@ -80,6 +87,19 @@ def test_round_trip(value: Outer) -> None:
     assert same(decode(Outer, encode(value)), value)
 
 
+@given(outers)
+def test_a_file_is_read_as_its_bytes_are(value: Outer) -> None:
+    data = encode(value)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "value"
+        file.write_bytes(data)
+        assert same(decode_file(Outer, file), value)
+        for cut in (0, 7, len(data) // 2, len(data) - 1):
+            file.write_bytes(data[:cut])
+            with pytest.raises(CodecError):
+                decode_file(Outer, file)
+
+
 def test_nan_infinity_and_negative_zero_survive() -> None:
     odd = torch.tensor([math.nan, math.inf, -math.inf, -0.0])
     back = decode(Inner, encode(Inner(odd, "")))
@@ -92,6 +112,70 @@ def test_decoded_tensors_are_fresh_and_aligned() -> None:
     assert weight.data_ptr() % 64 == 0
     weight += 1
     assert decode(Inner, data).weight[0] == 0
+
+
+@given(outers)
+def test_the_bytes_are_those_of_a_safetensors_file(value: Outer) -> None:
+    """What the library writes of the same tensors, byte for byte; so whoever reads such files reads these."""
+    data = encode(value)
+    tensors = safetensors.torch.load(data)
+    assert data == safetensors.torch.save(tensors, notes_in(data))
+
+
+def rewritten(data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """A file whose header says something else."""
+    first = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:first])
+    change(header)
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data[first:]
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"data_offsets": [0, 15]},
+        {"data_offsets": [0, 17]},
+        {"data_offsets": [4, 16]},
+        {"data_offsets": [16, 0]},
+        {"data_offsets": [-16, 0]},
+        {"data_offsets": [0, 16.0]},
+        {"data_offsets": [0, True]},
+        {"data_offsets": [0]},
+        {"shape": [5]},
+        {"shape": [-4]},
+        {"shape": [2**62, 4]},
+        {"shape": [4.0]},
+        {"shape": "4"},
+        {"shape": None},
+        {"dtype": "F64"},
+        {"dtype": "C64"},
+        {"dtype": "F8_E4M3"},
+        {"dtype": 3},
+        {"more": 1},
+    ],
+)
+def test_a_tensor_that_lies_elsewhere_than_in_the_file_is_refused(about: dict[str, Any]) -> None:
+    data = encode(Inner(torch.arange(4.0), "four"))
+    assert same(decode(Inner, rewritten(data, lambda header: None)), Inner(torch.arange(4.0), "four"))
+    with pytest.raises(CodecError):
+        decode(Inner, rewritten(data, lambda header: header["0"].update(about)))
+
+
+def test_tensors_that_overlap_or_leave_a_gap_are_refused() -> None:
+    value = Outer({"a": torch.arange(4.0), "b": torch.arange(4.0)}, [], {}, {}, (), True, 0)
+    for offsets in ([0, 16], [8, 24], [20, 36], [16, 28]):
+        with pytest.raises(CodecError):
+            decode(Outer, rewritten(encode(value), lambda header, offsets=offsets: header["1"].update(data_offsets=offsets)))
+    with pytest.raises(CodecError):
+        decode(Outer, encode(value) + b"more")
+
+
+def test_a_header_longer_than_the_file_is_refused() -> None:
+    data = encode(Inner(torch.arange(4.0), ""))
+    for length in (len(data), 2**40, 2**64 - 1):
+        with pytest.raises(CodecError):
+            decode(Inner, length.to_bytes(8, "little") + data[8:])
 
 
 def test_tensors_that_share_memory_are_stored_apart() -> None:
@@ -184,3 +268,18 @@ def test_values_are_checked_against_their_types() -> None:
 def test_every_tensor_is_found_with_its_path() -> None:
     value = Outer({"w": torch.zeros(1)}, [Inner(torch.zeros(2), "")], {}, {"a": {"b": torch.zeros(3)}}, (), True, 0)
     assert [path for path, _ in tensors_in(value, Outer)] == ["model.w", "history.0.weight", "nested.a.b"]
+
+
+def test_neither_way_keeps_a_model_in_memory() -> None:
+    """A cycle would keep it until the collector comes round: at a server, one model for every site that answered."""
+    weight = torch.arange(4.0)
+    gc.disable()
+    try:
+        kept = weakref.ref(weight)
+        data = np.frombuffer(encode(Inner(weight, "")), np.uint8).copy()
+        read = weakref.ref(data)
+        decode(Inner, memoryview(data))
+        del weight, data
+        assert kept() is None and read() is None
+    finally:
+        gc.enable()

@@ -1,7 +1,8 @@
 """Values to bytes and back: nested frozen dataclasses, dicts and lists of tensors and scalars, as one safetensors file.
 
 The declared type drives both directions, so bytes can only become what the receiver declared. Tensors are stored under
-running numbers; a JSON header says where each belongs. Nothing is ever unpickled.
+running numbers; a JSON header says where each belongs. Nothing is ever unpickled. The file is laid out here, byte for byte as the library
+does it, so that each tensor is copied once on its way out and once on its way in.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import types
 import typing
 import weakref
+from pathlib import Path
 from typing import Any, TypeVar
 
-import safetensors.torch
+import numpy as np
 import torch
-from safetensors import SafetensorError
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unseen.state import State
@@ -26,6 +29,7 @@ __all__ = [
     "CodecError",
     "conform",
     "decode",
+    "decode_file",
     "encode",
     "hints_of",
     "notes_in",
@@ -41,7 +45,12 @@ _STRUCTURE = "structure"
 TENSOR_TYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 }
-_READ = frozenset(TENSOR_TYPES.values())
+# Their names in a file, in the order in which it holds them.
+_NAMES = {"I64": "int64", "F64": "float64", "F32": "float32", "I32": "int32", "BF16": "bfloat16", "F16": "float16", "I16": "int16",
+          "I8": "int8", "U8": "uint8", "BOOL": "bool"}  # fmt: skip
+_STORED = {TENSOR_TYPES[ours]: name for name, ours in _NAMES.items()}
+_NOTES = "__metadata__"
+_LONGEST_HEADER = 100_000_000  # bytes, as in the library
 _HINTS: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
@@ -118,87 +127,200 @@ def tensors_in(value: Any, hint: Any) -> typing.Iterator[tuple[str, Tensor]]:
 
 def encode(value: Any, hint: Any = None, notes: dict[str, str] | None = None) -> bytes:
     """`value` as bytes; `hint` is its type where that is not a dataclass. `notes` are kept beside it, readable by `notes_in`."""
-    tensors: dict[str, Tensor] = {}
-    seen: set[int] = set()
-
-    def lay(item: Any, of: Any) -> Any:
-        of, _ = without_none(of)
-        if item is None:
-            return None
-        if isinstance(item, Tensor):
-            flat = item.detach().cpu().contiguous()
-            if flat.data_ptr() in seen:  # safetensors refuses tensors that share memory
-                flat = flat.clone()
-            seen.add(flat.data_ptr())
-            tensors[str(len(tensors))] = flat
-            return len(tensors) - 1
-        inner = _element(of)
-        if inner is not None:
-            return {k: lay(v, inner) for k, v in item.items()} if isinstance(item, dict) else [lay(v, inner) for v in item]
-        if dataclasses.is_dataclass(of):
-            return {name: lay(getattr(item, name), h) for name, h in hints_of(typing.cast(type, of)).items()}
-        return item
-
     kind = hint or type(value)
     conform(value, kind, _name(kind))
-    structure = json.dumps(lay(value, kind), separators=(",", ":"))
-    data: bytes = safetensors.torch.save(tensors, {_STRUCTURE: structure, **(notes or {})})
-    return data
+    tensors: list[Tensor] = []
+    structure = json.dumps(_structure(value, kind, tensors), separators=(",", ":"))
+    return _laid_out(tensors, {_STRUCTURE: structure, **(notes or {})})
 
 
-def decode(kind: type[T], data: bytes) -> T:
-    """The inverse of `encode`. Tensors are fresh and aligned: an unaligned input changes the last bit of a matrix product."""
-    try:
-        tensors = safetensors.torch.load(data)
-        structure = json.loads(notes_in(data)[_STRUCTURE])
-    except (SafetensorError, KeyError, ValueError, RecursionError, TypeError, AttributeError) as error:
-        raise CodecError(f"these {len(data)} bytes are not a {_name(kind)}: {error}") from error
-    used: set[str] = set()
+def _structure(item: Any, of: Any, tensors: list[Tensor]) -> Any:
+    """A value as JSON has it: in the place of each tensor its number in the list, to which it is added."""
+    of, _ = without_none(of)
+    if item is None:
+        return None
+    if isinstance(item, Tensor):
+        tensors.append(item.detach().cpu().contiguous())
+        return len(tensors) - 1
+    inner = _element(of)
+    if inner is not None:
+        pairs = item.items() if isinstance(item, dict) else enumerate(item)
+        parts = {key: _structure(one, inner, tensors) for key, one in pairs}
+        return parts if isinstance(item, dict) else list(parts.values())
+    if dataclasses.is_dataclass(of):
+        return {name: _structure(getattr(item, name), hint, tensors) for name, hint in hints_of(typing.cast(type, of)).items()}
+    return item
 
-    def build(item: Any, of: Any, where: str) -> Any:
+
+def _laid_out(tensors: list[Tensor], notes: dict[str, str]) -> bytes:
+    """The length of a header in 8 bytes, the header in JSON with spaces to a multiple of 8, then the tensors' bytes, the widest first."""
+    ranks = {dtype: rank for rank, dtype in enumerate(_STORED)}
+    unknown = [tensor.dtype for tensor in tensors if tensor.dtype not in ranks]
+    if unknown:
+        raise TypeError(f"a tensor of the type {unknown[0]}; expected one of {', '.join(TENSOR_TYPES)}")
+    header: dict[str, Any] = {_NOTES: notes}
+    parts, at = list[Any](), 0
+    for number in sorted(range(len(tensors)), key=lambda one: (ranks[tensors[one].dtype], str(one))):
+        tensor = tensors[number]
+        about = {"dtype": _STORED[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
+        header[str(number)], at = about, at + tensor.nbytes
+        parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join((len(text).to_bytes(8, "little"), text, *parts))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """Where a tensor lies in a file, and what it is."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int  # from the file's first byte
+    end: int
+
+
+def _stored_in(header: dict[str, Any], first: int, size: int) -> dict[str, _Stored]:
+    """The tensors of a file of `size` bytes whose header ends at `first`: one behind the other, without a gap, up to its end."""
+    found = {}
+    for name, about in header.items():
+        if name == _NOTES:
+            continue
+        shape, (begin, end) = about["shape"], about["data_offsets"]
+        if about.keys() != {"dtype", "shape", "data_offsets"} or not isinstance(shape, list) or not isinstance(about["dtype"], str):
+            raise ValueError(f"a tensor {name!r} that is not told of as in a safetensors file")
+        if not all(type(number) is int and 0 <= number < 2**63 for number in (*shape, begin, end)):
+            raise ValueError(f"a tensor {name!r} with a size or a place that is no number of bytes")
+        found[name] = _Stored(about["dtype"], tuple(shape), first + begin, first + end)
+    at = first
+    for one in sorted(found.values(), key=lambda one: (one.begin, one.end)):
+        if one.begin != at or one.end < at:
+            raise ValueError("tensors that overlap, or leave a gap")
+        at = one.end
+    if at != size:
+        raise ValueError("not all of its bytes belong to a tensor, or some are missing")
+    return found
+
+
+class _Held:
+    """A file whose bytes are in memory."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data, self.size = data, len(data)
+
+    def part(self, begin: int, end: int) -> bytes:
+        return bytes(self._data[begin:end])
+
+    def fill(self, into: NDArray[np.uint8], begin: int) -> None:
+        np.copyto(into, np.frombuffer(self._data, np.uint8, len(into), begin))
+
+
+class _OnDisk:
+    """A file whose bytes are read where they are wanted: the model in it is in memory once."""
+
+    def __init__(self, stream: typing.BinaryIO) -> None:
+        self._stream, self.size = stream, stream.seek(0, 2)
+
+    def part(self, begin: int, end: int) -> bytes:
+        self._stream.seek(begin)
+        return self._stream.read(end - begin)
+
+    def fill(self, into: NDArray[np.uint8], begin: int) -> None:
+        self._stream.seek(begin)
+        if self._stream.readinto(into.data) != len(into):  # type: ignore[attr-defined]
+            raise CodecError("a file that became shorter while it was read")
+
+
+def _taken(source: _Held | _OnDisk, one: _Stored, where: str) -> Tensor:
+    """A tensor of a file, fresh and aligned."""
+    if one.dtype not in _NAMES:
+        raise CodecError(f"{where} is of the type {one.dtype}; expected one of {', '.join(TENSOR_TYPES)}")
+    dtype, size = TENSOR_TYPES[_NAMES[one.dtype]], one.end - one.begin
+    if math.prod(one.shape) * dtype.itemsize != size:
+        raise CodecError(f"{where} has {size:,} bytes for the shape {one.shape}")
+    tensor = torch.empty(one.shape, dtype=dtype)
+    source.fill(tensor.reshape(-1).view(torch.uint8).numpy(), one.begin)
+    return tensor
+
+
+class _Reader:
+    """Builds a value from a file. No function that calls itself: such a one keeps its file in memory until the collector comes round."""
+
+    def __init__(self, source: _Held | _OnDisk, tensors: dict[str, _Stored]) -> None:
+        self._source, self._tensors = source, tensors
+        self.used: set[str] = set()
+
+    def build(self, item: Any, of: Any, where: str) -> Any:
         of, optional = without_none(of)
         if item is None and optional:
             return None
         if of is Tensor:
             name = str(item)
-            if type(item) is not int or name not in tensors or name in used:
+            if type(item) is not int or name not in self._tensors or name in self.used:
                 raise CodecError(f"{where} names no tensor of its own")
-            used.add(name)
-            if tensors[name].dtype not in _READ:
-                raise CodecError(f"{where} is of the type {tensors[name].dtype}; expected one of {', '.join(TENSOR_TYPES)}")
-            return tensors[name].clone()
+            self.used.add(name)
+            return _taken(self._source, self._tensors[name], where)
         inner = _element(of)
         if inner is not None:
             origin = typing.get_origin(of)
             if not isinstance(item, dict if origin is dict else list):
                 raise CodecError(f"{where} is {_got(item)}; expected {_name(of)}")
             if isinstance(item, dict):
-                return {k: build(v, inner, f"{where}.{k}") for k, v in item.items()}
-            return typing.cast(type, origin)(build(v, inner, f"{where}[{i}]") for i, v in enumerate(item))
+                return {k: self.build(v, inner, f"{where}.{k}") for k, v in item.items()}
+            return typing.cast(type, origin)(self.build(v, inner, f"{where}[{i}]") for i, v in enumerate(item))
         if dataclasses.is_dataclass(of):
             expected = hints_of(typing.cast(type, of))
             if not isinstance(item, dict) or item.keys() != expected.keys():
                 found = sorted(item) if isinstance(item, dict) else _got(item)
                 raise CodecError(f"{where} holds {found}; expected the fields {sorted(expected)}")
-            return typing.cast(type, of)(**{n: build(item[n], h, f"{where}.{n}") for n, h in expected.items()})
+            return typing.cast(type, of)(**{n: self.build(item[n], h, f"{where}.{n}") for n, h in expected.items()})
         if type(item) is not of:
             raise CodecError(f"{where} is {_got(item)}; expected {_name(of)}")
         return item
 
+
+def decode(kind: type[T], data: bytes | memoryview) -> T:
+    """The inverse of `encode`. Tensors are fresh and aligned: an unaligned input changes the last bit of a matrix product."""
+    return _decoded(kind, _Held(data))
+
+
+def decode_file(kind: type[T], file: Path) -> T:
+    """The same from a file, which is never in memory beside what it holds."""
+    with file.open("rb") as stream:
+        return _decoded(kind, _OnDisk(stream))
+
+
+def _decoded(kind: type[T], source: _Held | _OnDisk) -> T:
     try:
-        value = build(structure, kind, _name(kind))
+        header, first = _header_of(source)
+        tensors = _stored_in(header, first, source.size)
+        structure = json.loads(header[_NOTES][_STRUCTURE])
+    except (KeyError, ValueError, RecursionError, TypeError, AttributeError) as error:
+        raise CodecError(f"these {source.size} bytes are not a {_name(kind)}: {error}") from error
+    reader = _Reader(source, tensors)
+    try:
+        value = reader.build(structure, kind, _name(kind))
     except (TypeError, RecursionError) as error:
         raise CodecError(f"{_name(kind)}: {error}") from error
-    if len(used) != len(tensors):
-        raise CodecError(f"{_name(kind)} came with {len(tensors) - len(used)} tensors that it does not name")
+    if len(reader.used) != len(tensors):
+        raise CodecError(f"{_name(kind)} came with {len(tensors) - len(reader.used)} tensors that it does not name")
     return typing.cast(T, value)
 
 
-def notes_in(data: bytes) -> dict[str, str]:
+def notes_in(data: bytes | memoryview) -> dict[str, str]:
     """The text kept beside a value: safetensors' metadata."""
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    return dict(header.get("__metadata__", {}))
+    return dict(_header_of(_Held(data))[0].get(_NOTES, {}))
+
+
+def _header_of(source: _Held | _OnDisk) -> tuple[dict[str, Any], int]:
+    """The header of a file, and where it ends."""
+    first = 8 + int.from_bytes(source.part(0, 8), "little")
+    if first > min(source.size, 8 + _LONGEST_HEADER):
+        raise ValueError("a header that is longer than the file, or than any")
+    header = json.loads(source.part(8, first))
+    if not isinstance(header, dict):
+        raise ValueError("a header that is no table")
+    return header, first
 
 
 @functools.lru_cache(256)  # asked for every tensor of a model

@@ -8,16 +8,17 @@ from pathlib import Path
 
 __all__ = ["OWNER_ALONE", "append_whole", "write_atomically"]
 
+Part = bytes | memoryview | str
 OWNER_ALONE = 0o600  # the mode of a file that nobody else may read
 
 
-def write_atomically(path: Path, data: bytes | str, mode: int = 0o666) -> None:
+def write_atomically(path: Path, data: Part | tuple[Part, ...], mode: int = 0o666) -> None:
     """The file is the old one or the new one, whole, whatever happens in between; `mode` is what the umask leaves of it."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    content = data.encode() if isinstance(data, str) else data
     try:
         with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-            file.write(content)
+            for part in data if isinstance(data, tuple) else (data,):
+                file.write(part.encode() if isinstance(part, str) else part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(scratch, path)

@@ -171,7 +171,7 @@ class _Declared:
         return encode(self)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
+    def from_bytes(cls, data: bytes | memoryview) -> Self:
         return decode(cls, data)
 
 

@@ -7,6 +7,7 @@ import struct
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,7 +121,9 @@ def test_changed_bytes_are_refused_or_plain_numbers(changes: list[tuple[int, int
 def test_spectra_of_other_types_are_refused_with_the_reason(dtype: torch.dtype, value: float) -> None:
     spectra = Spectra(low=torch.full((2, 3, 1, 1), value).to(dtype))
     with pytest.raises(RefusedReply, match=r"Spectra\.low is of the type"):
-        read_answer(Spectra, spectra.to_bytes())
+        read_answer(Spectra, safetensors.torch.save({"0": spectra.low}, {"structure": '{"low":0}'}))
+    with pytest.raises(TypeError, match="a tensor of the type"):
+        spectra.to_bytes()
     with pytest.raises(RefusedReply, match="low is of the type"):  # within one process nothing is decoded
         refuse_unusable(spectra, Spectra)
 

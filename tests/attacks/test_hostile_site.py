@@ -17,7 +17,7 @@ from torch import Tensor
 
 from conftest import tiny_classification
 from federation_in_memory import FederationInMemory
-from unseen import ELCFS, Experiment, FedAvg, FedDAG
+from unseen import ELCFS, Experiment, FedAvg, FedDAG, codec
 from unseen.data.domain import DomainDataset
 from unseen.federation.kits import open_kit
 from unseen.federation.messages import Message, SignedMessage, sign
@@ -46,8 +46,10 @@ def four() -> DomainDataset:
 
 
 @pytest.fixture
-def attacked(four: DomainDataset, tmp_path: Path) -> Iterator[Callable[..., list[Record]]]:
+def attacked(four: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[Record]]]:
     """Runs in which one site changes its answers of one kind and signs them properly. The number counts those answers."""
+    for dtype, name in ((torch.float8_e4m3fn, "F8_E4M3"), (torch.float8_e5m2, "F8_E5M2"), (torch.complex64, "C64")):
+        monkeypatch.setitem(codec._STORED, dtype, name)  # what an honest site cannot write
 
     def run(kind: type[Payload], change: Change, method: Method[Any] = FEDAVG, rounds: int = 1) -> list[Record]:
         federation, changed = FederationInMemory(tmp_path, four, "d"), 0
@@ -85,9 +87,9 @@ def with_counters(value: int) -> Change:
 
 
 MODELS: dict[str, tuple[Change, str]] = {
-    "float8": (with_model(lambda v: v.to(torch.float8_e4m3fn)), "type torch.float8_e4m3fn"),
-    "float8, wide": (with_model(lambda v: v.to(torch.float8_e5m2)), "type torch.float8_e5m2"),
-    "complex": (with_model(lambda v: v.to(torch.complex64)), "type torch.complex64"),
+    "float8": (with_model(lambda v: v.to(torch.float8_e4m3fn)), "type F8_E4M3"),
+    "float8, wide": (with_model(lambda v: v.to(torch.float8_e5m2)), "type F8_E5M2"),
+    "complex": (with_model(lambda v: v.to(torch.complex64)), "type C64"),
     "half": (with_model(lambda v: v.half()), "type torch.float16"),
     "1e30": (with_model(lambda v: torch.full_like(v, 1e30)), "expected -1e+06 to 1e+06"),
     "-2e6": (with_model(lambda v: torch.full_like(v, -2e6)), "expected -1e+06 to 1e+06"),

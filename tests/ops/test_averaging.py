@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unseen.errors import NoReplies
-from unseen.ops.averaging import mean
+from unseen.ops.averaging import RunningMean, mean
 from unseen.state import State
 
 
@@ -86,3 +86,14 @@ def test_nobody_answered() -> None:
 def test_models_of_different_networks_do_not_mix() -> None:
     with pytest.raises(ValueError, match="differ"):
         mean([{"a": torch.ones(1)}, {"b": torch.ones(1)}])
+
+
+def test_one_model_in_memory_at_a_time() -> None:
+    running, first = RunningMean(), {"w": torch.ones(2), "n": torch.tensor(3)}
+    kept = [weakref.ref(tensor) for tensor in first.values()]
+    running.add(first)
+    del first
+    assert [one() for one in kept] == [None, None]
+    running.add({"w": torch.zeros(2), "n": torch.tensor(1)})
+    result = running.result()
+    assert torch.equal(result["w"], torch.full((2,), 0.5)) and int(result["n"]) == 3

@@ -30,7 +30,7 @@ _LARGEST = 2**53  # beyond it a float64 does not tell whole numbers apart
 _USUAL_TYPES = frozenset(TENSOR_TYPES.values()) - {torch.float16, torch.bfloat16}
 
 
-def read_answer(kind: type[Payload], data: bytes) -> Payload:
+def read_answer(kind: type[Payload], data: bytes | memoryview) -> Payload:
     """The declared payload in these bytes, every number finite, or RefusedReply, whatever the bytes are."""
     try:
         answer = kind.from_bytes(data)
@@ -52,7 +52,9 @@ class Checker:
         self._types = _USUAL_TYPES | {dtype for entries in self._entries.values() for _, dtype in entries.outline.values()}
         self._own_models = type(world.experiment.method).local_model is not Method.local_model
 
-    def read(self, kind: type[Payload], data: bytes, question: Payload, samples: int, expected: AnswerOutline | None = None) -> Payload:
+    def read(
+        self, kind: type[Payload], data: bytes | memoryview, question: Payload, samples: int, expected: AnswerOutline | None = None
+    ) -> Payload:
         """The answer in these bytes if it is what was asked for, else RefusedReply: also for a mistake that nobody thought of."""
         answer = read_answer(kind, data)
         try:

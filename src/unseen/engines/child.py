@@ -18,6 +18,7 @@ from unseen.engines.frames import read_frame, write_frame
 __all__ = ["ChildEnded", "ChildProcess", "end_with_parent"]
 
 _GRACE = 5.0  # seconds in which a process may end by itself
+_PIPE = 2**20  # bytes that a pipe holds: a model goes through it in few turns
 
 
 class ChildEnded(Exception):
@@ -47,6 +48,13 @@ def _append_to(log: Path) -> IO[bytes]:
     return os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
+def _widen(pipe: IO[bytes]) -> None:
+    with contextlib.suppress(ImportError, AttributeError, OSError):  # another system, or a user with too many pipes
+        import fcntl
+
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
+
+
 class ChildProcess:
     """`python -m module`, from its start to its end.
 
@@ -74,6 +82,9 @@ class ChildProcess:
                 env={**os.environ, **limits, **(environment or {})},
             )
         self._in_call = threading.Lock()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                _widen(pipe)
 
     @property
     def pid(self) -> int:
@@ -83,7 +94,7 @@ class ChildProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def call(self, header: Mapping[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    def call(self, header: Mapping[str, Any], body: bytes | memoryview = b"") -> tuple[dict[str, Any], bytes | memoryview]:
         """Send a frame and read the one that answers it. ChildEnded if the process ends before."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with self._in_call:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -17,23 +17,30 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from unseen.errors import RefusedReply
 
-__all__ = ["MOST_HEADER", "Message", "SignedMessage", "open_message", "question_id", "sign"]
+__all__ = ["MOST_HEADER", "Bytes", "Message", "SignedMessage", "open_message", "question_id", "sign"]
 
 MOST_HEADER = 2**20  # characters; the names of a site's memories fit many times over
 Purpose = Literal["question", "answer"]
+Bytes = bytes | memoryview
 
 
 @dataclass(frozen=True)
 class Message:
-    """A header (JSON values) and a payload (bytes, possibly none)."""
+    """A header (JSON values) and a payload (bytes, possibly none).
+
+    A payload may be sent in two parts, of which the second is the same for several sites. It arrives as one.
+    """
 
     header: dict[str, Any]
-    payload: bytes = b""
+    payload: Bytes = b""
+    prefix: bytes = b""
 
     @cached_property
     def payload_hash(self) -> bytes:
         """SHA-256. Its signature and its name both rest on it, and a payload may have gigabytes."""
-        return hashlib.sha256(self.payload).digest()
+        digest = hashlib.sha256(self.prefix)
+        digest.update(self.payload)
+        return digest.digest()
 
 
 @dataclass(frozen=True)
@@ -41,13 +48,18 @@ class SignedMessage:
     """A message as it travels."""
 
     header: str
-    payload: bytes
+    payload: Bytes
     signature: bytes
+    prefix: bytes = b""
+
+    def whole(self) -> SignedMessage:
+        """The same, with its payload in one part."""
+        return replace(self, payload=b"".join((self.prefix, self.payload)), prefix=b"") if self.prefix else self
 
 
 def sign(message: Message, key: Ed25519PrivateKey, purpose: Purpose) -> SignedMessage:
     header = json.dumps(message.header, separators=(",", ":"), allow_nan=False)
-    return SignedMessage(header, message.payload, key.sign(_signed_text(header, message.payload_hash, purpose)))
+    return SignedMessage(header, message.payload, key.sign(_signed_text(header, message.payload_hash, purpose)), message.prefix)
 
 
 def question_id(message: Message) -> str:
@@ -59,8 +71,9 @@ def question_id(message: Message) -> str:
 
 def open_message(signed: SignedMessage, key: Ed25519PublicKey, purpose: Purpose, most_bytes: int) -> Message:
     """The message, or RefusedReply: too large, not signed by `key` for this purpose, or no JSON object."""
-    if len(signed.header) > MOST_HEADER or len(signed.payload) > most_bytes:
-        raise RefusedReply(f"{len(signed.header) + len(signed.payload):,} bytes; at most {most_bytes:,} are taken")
+    if len(signed.header) > MOST_HEADER or len(signed.prefix) + len(signed.payload) > most_bytes:
+        raise RefusedReply(f"{len(signed.header) + len(signed.prefix) + len(signed.payload):,} bytes; at most {most_bytes:,} are taken")
+    signed = signed.whole()
     message = Message({}, signed.payload)
     try:
         key.verify(signed.signature, _signed_text(signed.header, message.payload_hash, purpose))

@@ -21,7 +21,8 @@ class RunningMean:
     """
 
     def __init__(self) -> None:
-        self._first: State | None = None
+        self._first: State | None = None  # its names, types and shapes alone: the model itself may go
+        self._device = torch.device("cpu")
         self._sums: list[Tensor] = []  # of floating entries; lists of tensors take few launches on a GPU
         self._counts: State = {}
         self._total = 0.0
@@ -29,7 +30,8 @@ class RunningMean:
     def add(self, state: State, weight: float = 1.0) -> None:
         self._total += weight
         if self._first is None:
-            self._first = state
+            self._first = {key: torch.empty_like(value, device="meta") for key, value in state.items()}
+            self._device = next((value.device for value in state.values()), self._device)
             floating = _floating(state, state)
             self._sums = [torch.empty_like(value, dtype=torch.float64) for value in floating]
             copy_all(self._sums, floating)
@@ -54,7 +56,7 @@ class RunningMean:
             raise NoReplies("no client gave an update that can be used, so there is nothing to average")
         if self._sums:
             torch._foreach_div_(self._sums, self._total)
-        means = {key: torch.empty_like(value) for key, value in self._first.items() if value.is_floating_point()}
+        means = {key: torch.empty_like(value, device=self._device) for key, value in self._first.items() if value.is_floating_point()}
         copy_all([*means.values()], self._sums)
         return {key: self._counts[key] if key in self._counts else means[key] for key in self._first}
 

@@ -130,7 +130,7 @@ def test_an_answer_of_too_many_pieces_is_not_fetched(monkeypatch: pytest.MonkeyP
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a piece was fetched")
 
-    monkeypatch.setattr(link_module, "pull_and_inflate_object_from_tree", never)
+    monkeypatch.setattr(link_module, "pull", never)
     monkeypatch.setattr(link_module, "_MOST_PIECES", 3)
     tree = ObjectTree(object_id="m", children=[ObjectTree(object_id=name) for name in "abc"])
     head = SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="1"))

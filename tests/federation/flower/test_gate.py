@@ -10,7 +10,7 @@ import ssl
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ from flwr.superlink.routers.fleet.router import router as fleet_router
 from site_keys import SiteKey, members, rewrite
 from unseen.federation import keys
 from unseen.federation.flower import gate as gate_module
-from unseen.federation.flower.gate import CALLS, Gate, Listener, signed_by
+from unseen.federation.flower.gate import CALLS, Bell, Gate, Held, Listener, signed_by
 from unseen.federation.flower.members import Members
 from unseen.federation.kits import Federation, init
 
@@ -34,6 +34,11 @@ Headers = list[tuple[bytes, bytes]]
 @pytest.fixture
 def federation(tmp_path: Path) -> Federation:
     return init(tmp_path / "federation", "localhost", ["north", "south"])
+
+
+@pytest.fixture(autouse=True)
+def _held_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "_HELD", 0.01)
 
 
 @pytest.fixture
@@ -68,8 +73,10 @@ async def ask(gate: Gate, headers: Headers, call: bytes = PULL, method: str = "P
     told = more.get("told", [(b"content-length", str(len(body)).encode())])
     scope = {"type": "http", "method": method, "raw_path": call, "path": more.get("path", call.decode()), "query_string": query}
 
+    parts = [{"type": "http.request", "body": body, "more_body": False}]
+
     async def receive() -> Any:
-        return {"type": "http.request", "body": body, "more_body": False}
+        return parts.pop() if parts else await asyncio.Event().wait()
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -191,8 +198,8 @@ def test_a_folder_that_cannot_be_read_lets_nobody_in_until_it_can(federation: Fe
     [
         (PULL, [(b"content-length", b"1048576")], True),
         (PULL, [(b"content-length", b"1048577")], False),
-        (b"/v1/fleet/push-object", [(b"content-length", b"5300000")], True),
-        (b"/v1/fleet/push-object", [(b"content-length", b"8388609")], False),
+        (b"/v1/fleet/push-object", [(b"content-length", b"8400000")], True),
+        (b"/v1/fleet/push-object", [(b"content-length", b"9437185")], False),
         (PULL, [], False),
         (PULL, [(b"transfer-encoding", b"chunked")], False),
         (PULL, [(b"content-length", b"1"), (b"transfer-encoding", b"chunked")], False),
@@ -216,7 +223,7 @@ def test_a_site_has_only_so_many_calls_under_way(federation: Federation, north: 
             await go_on.wait()
             return {"type": "http.request", "body": b"?"}
 
-        waiting = [asyncio.create_task(ask(gate, north.headers(), receive=slowly)) for _ in range(2)]
+        waiting = [asyncio.create_task(ask(gate, north.headers(), b"/v1/fleet/pull-object", receive=slowly)) for _ in range(2)]
         await asyncio.sleep(0)
         assert await ask(gate, north.headers()) == (503, b"")
         assert await ask(gate, south.headers()) == (200, b"told")  # nobody else has to wait for it
@@ -235,8 +242,8 @@ def test_a_caller_that_stops_in_the_middle_counts_as_gone(federation: Federation
         return next(parts, None) or await asyncio.Event().wait()
 
     with pytest.raises(IndexError):  # there is no answer
-        asyncio.run(ask(Gate(behind, Members(federation.path)), north.headers(), receive=receive))
-    assert behind.reached == [(PULL.decode(), b"gone")]
+        asyncio.run(ask(Gate(behind, Members(federation.path)), north.headers(), b"/v1/fleet/pull-object", receive=receive))
+    assert behind.reached == [("/v1/fleet/pull-object", b"gone")]
 
 
 @contextlib.asynccontextmanager
@@ -362,3 +369,67 @@ def test_the_owner_reaches_everything_over_a_socket_that_is_the_owners_alone(tmp
         assert behind.reached == [("/v1/control/list-nodes", b"?")]
 
     with_listener(federation, scenario)
+
+
+def looks(gate: Gate, key: SiteKey, **more: Any) -> asyncio.Task[tuple[int, bytes]]:
+    return asyncio.create_task(ask(gate, key.headers(), PULL, **more))
+
+
+def test_a_look_for_messages_is_held_until_there_may_be_some(
+    federation: Federation, north: SiteKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate_module, "_HELD", 60.0)
+    south = SiteKey.hand_out(federation.path, "south")
+
+    async def scenario() -> None:
+        behind, bell = Behind(), Bell()
+        gate, owner = Gate(behind, Members(federation.path), bell), Held(behind, bell)
+        assert await looks(gate, north) == (200, b"told")  # the first is not
+        held = looks(gate, north)
+        for call in (b"/v1/fleet/push-messages", b"/v1/fleet/pull-object", b"/v1/fleet/send-node-heartbeat"):
+            assert await ask(gate, south.headers(), call) == (200, b"told")  # what sites do is nothing for sites
+        await asyncio.sleep(0.01)
+        assert not held.done()
+        assert await ask(cast(Gate, owner), [], b"/v1/runtime/push-messages") == (200, b"told")
+        assert await held == (200, b"told")
+        held = looks(gate, north)
+        await asyncio.sleep(0.01)
+        assert not held.done()
+        assert await looks(gate, south) == (200, b"told")  # it has not looked since
+        held.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_look_is_not_held_for_ever(federation: Federation, north: SiteKey) -> None:
+    async def scenario() -> None:
+        gate = Gate(Behind(), Members(federation.path))
+        assert [await looks(gate, north) for _ in range(3)] == [(200, b"told")] * 3
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_is_gone_or_looks_again_takes_no_message(
+    federation: Federation, north: SiteKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Flower gives to a call counts as delivered, so a call that nobody waits for any more must not reach it."""
+    monkeypatch.setattr(gate_module, "_HELD", 60.0)
+
+    async def scenario() -> None:
+        behind, bell = Behind(), Bell()
+        gate = Gate(behind, Members(federation.path), bell)
+        await looks(gate, north)
+        parts = [{"type": "http.disconnect"}, {"type": "http.request", "body": b"?", "more_body": False}]
+
+        async def hangs_up() -> Any:
+            return parts.pop()
+
+        assert await looks(gate, north, receive=hangs_up) == (503, b"")
+        first = looks(gate, north)
+        await asyncio.sleep(0.01)
+        second = looks(gate, north)
+        assert await first == (503, b"")
+        bell.ring("sites")
+        assert await second == (200, b"told") and len(behind.reached) == 2
+
+    asyncio.run(scenario())

@@ -18,10 +18,11 @@ from unseen.errors import BadInput, SiteProcessLost
 from unseen.federation.folder import letters, place
 from unseen.federation.folder import site as site_module
 from unseen.federation.folder.carrier import FolderCarrier
-from unseen.federation.folder.place import Pause, parse_carrier
+from unseen.federation.folder.place import parse_carrier
 from unseen.federation.folder.site import SiteLetters, answer_letters
 from unseen.federation.kits import Federation, Kit, init, open_kit
 from unseen.federation.messages import Message, SignedMessage, open_message, sign
+from unseen.federation.waiting import Pause
 
 SITES, STOP = ("north", "south"), 99
 
@@ -70,7 +71,7 @@ class Desk:
             if header["round"] == STOP:
                 raise Killed
             self.worked += 1
-            reply = Message({"from": self.kit.client, "round": header["round"]}, question.payload[::-1])
+            reply = Message({"from": self.kit.client, "round": header["round"]}, bytes(question.payload)[::-1])
             self.given[question.signature] = sign(reply, self.kit.signing, "answer")
         return self.given[question.signature]
 

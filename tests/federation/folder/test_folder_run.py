@@ -14,11 +14,11 @@ from conftest import tiny_classification
 from federation_in_memory import FederationInMemory
 from unseen import Experiment
 from unseen.federation.folder.carrier import FolderCarrier
-from unseen.federation.folder.place import Pause
 from unseen.federation.folder.site import SiteLetters
 from unseen.federation.kits import open_kit
 from unseen.federation.server.exchange import Terms
 from unseen.federation.server.proposing import federate
+from unseen.federation.waiting import Pause
 from unseen.methods import METHODS
 from unseen.parts import PARTS
 from unseen.runs.watch import Silent

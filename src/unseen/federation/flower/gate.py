@@ -3,6 +3,9 @@
 Flower serves sites, its command line and its workers on one port, and asks only sites who they are. Here the public port knows the calls
 of a SuperNode and no others, and takes them from the federation's sites alone: everybody else finds nothing there. All other calls
 answer on a Unix socket in the federation's folder, which only the folder's owner can open.
+
+Both ends look for messages again and again. Here such a call is held until the other end gave something, so that a message is found at once
+and looking costs little.
 """
 
 from __future__ import annotations
@@ -29,11 +32,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from unseen.errors import BadInput
 from unseen.federation.flower.members import Members, NodeMember
+from unseen.federation.flower.objects import PIECE
 from unseen.federation.flower.owner import bind_for_owner
 
 __all__ = ["CALLS", "Gate", "Listener", "listen", "signed_by"]
 
-_SMALL, _PIECE = 2**20, 2**23  # bytes; Flower cuts what is sent into pieces of 5 MiB
+_SMALL, _PIECE = 2**20, PIECE + 2**20  # bytes
 # What a SuperNode calls (flwr.supernode.fleet_http_connection), and the most bytes that it may bring along. It could also register and
 # unregister itself; here the server does that.
 CALLS = {
@@ -54,6 +58,9 @@ _CALLS_AT_ONCE = 16  # of one site; its SuperNode makes two or three
 _CONNECTIONS, _FROM_ONE_ADDRESS = 800, 250  # several sites may share an address
 _HEAD_SECONDS, _SILENCE, _LONGEST = 10.0, 60.0, 1800.0  # until a question is asked, without a byte of it, until it is answered
 _LOOK = 1.0  # seconds between two looks at the certificate
+_HELD = 1.0  # seconds for which a look for messages is held; one whose caller vanished without a word must not take what comes later
+_LOOKS = {b"/v1/fleet/pull-messages": "sites", b"/v1/runtime/pull-messages": "server"}
+_GIVES = {b"/v1/runtime/push-messages": "sites", b"/v1/fleet/push-messages": "server"}  # and for whom
 _LOG = logging.getLogger("unseen.gate")
 _LOG.setLevel(logging.ERROR)  # a stranger must not fill a log
 
@@ -63,11 +70,75 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
+class Bell:
+    """Tells those who look for messages that there may be some."""
+
+    def __init__(self) -> None:
+        self._rung = Counter[str]()  # for sites, for the server
+        self._heard: dict[str, int] = {}  # by who looks: how often it had rung at the last look
+        self._waiting: dict[str, asyncio.Future[bool]] = {}
+
+    def ring(self, whom: str) -> None:
+        self._rung[whom] += 1
+        for who, waiting in self._waiting.items():
+            if (who == "server") == (whom == "server") and not waiting.done():
+                waiting.set_result(True)
+
+    async def listen(self, whom: str, who: str, gone: Awaitable[Any]) -> bool:
+        """Until it rings, at most for a while; at once if it rang since the last look. False for a caller that is gone, or looks twice."""
+        if (before := self._waiting.get(who)) is not None and not before.done():
+            before.set_result(False)
+        waiting = self._waiting[who] = asyncio.get_running_loop().create_future()
+        leaves = asyncio.ensure_future(gone)
+        try:
+            if self._heard.get(who, -1) == self._rung[whom]:
+                await asyncio.wait((waiting, leaves), timeout=_HELD, return_when=asyncio.FIRST_COMPLETED)
+            self._heard[who] = self._rung[whom]
+            return not leaves.done() and (not waiting.done() or waiting.result())
+        finally:
+            leaves.cancel()
+            if self._waiting.get(who) is waiting:
+                del self._waiting[who]
+
+
+class Held:
+    """Stands before Flower's application: holds looks for messages until there may be some."""
+
+    def __init__(self, app: App, bell: Bell) -> None:
+        self._app, self._bell = app, bell
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, who: str = "server") -> None:
+        call = scope.get("raw_path", b"")
+        if call in _LOOKS:
+            parts = [await receive()]
+            while parts[-1].get("more_body"):
+                parts.append(await receive())
+            if parts[-1]["type"] == "http.disconnect":
+                return None
+            if not await self._bell.listen(_LOOKS[call], who, receive()):
+                return await _turn_away(send, 503)
+            await self._app(scope, _again(parts, receive), send)
+        else:
+            await self._app(scope, receive, send)
+        if call in _GIVES:
+            self._bell.ring(_GIVES[call])
+        return None
+
+
+def _again(parts: list[MutableMapping[str, Any]], receive: Receive) -> Receive:
+    """What came before, then what comes."""
+
+    async def next_part() -> MutableMapping[str, Any]:
+        return parts.pop(0) if parts else await receive()
+
+    return next_part
+
+
 class Gate:
     """Stands before Flower's application: a call of a site goes through, everything else gets an empty 404."""
 
-    def __init__(self, app: App, members: Members) -> None:
-        self._app, self._members = app, members
+    def __init__(self, app: App, members: Members, bell: Bell | None = None) -> None:
+        self._app, self._members = Held(app, bell or Bell()), members
         self._under_way = Counter[str]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +162,7 @@ class Gate:
         self._under_way[caller.name] += 1
         try:
             async with asyncio.timeout(_LONGEST):
-                await self._app(scope, _without_silence(receive), send)
+                await self._app(scope, _without_silence(receive), send, f"site {caller.name}")
         finally:
             self._under_way[caller.name] -= 1
         return None
@@ -137,7 +208,8 @@ def _without_silence(receive: Receive) -> Receive:
         if whole:
             return await receive()  # this waits for the end of the connection, while the answer is made
         try:
-            part = await asyncio.wait_for(receive(), _SILENCE)
+            async with asyncio.timeout(_SILENCE):
+                part = await receive()
         except TimeoutError:
             return {"type": "http.disconnect"}
         whole = not part.get("more_body", False)
@@ -210,14 +282,15 @@ class Listener:
     def __init__(self, folder: Path, app: App, where: tuple[str, int], certificate: tuple[str, str], log_config: Any = None) -> None:
         common: dict[str, Any] = {"log_config": log_config, "access_log": False, "ws": "none", "proxy_headers": False}
         common |= {"server_header": False, "date_header": False, "timeout_graceful_shutdown": 1}
-        outside = uvicorn.Config(Gate(app, Members(folder)), http=_Connection, lifespan="off", **common)
+        bell = Bell()
+        outside = uvicorn.Config(Gate(app, Members(folder), bell), http=_Connection, lifespan="off", **common)
         outside.load()
         self._certificate = _Certificate(*certificate)
         outside.ssl = self._certificate.context
         family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
         self._door = _Door(socket.create_server(where, family=family, backlog=outside.backlog))
         self._for_owner = bind_for_owner(folder)
-        self._outside, self._inside = uvicorn.Server(outside), uvicorn.Server(uvicorn.Config(app, **common))
+        self._outside, self._inside = uvicorn.Server(outside), uvicorn.Server(uvicorn.Config(Held(app, bell), **common))
 
     @property
     def port(self) -> int:

@@ -31,18 +31,19 @@ from flwr.proto.runtime_pb2 import (
 from flwr.supercore.constant import TaskType
 from flwr.supercore.error import FlowerError
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.inflatable.inflatable_protobuf_utils import make_confirm_message_received_fn_protobuf, make_pull_object_fn_protobuf
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError, pull_and_inflate_object_from_tree
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
 from unseen.federation.flower.members import Members
+from unseen.federation.flower.objects import pull, push
 from unseen.federation.flower.owner import NOWHERE, control_client, over_socket, runtime_client
 from unseen.federation.flower.records import COULD_NOT_ANSWER, MESSAGE_TYPE, from_records, to_records
 from unseen.federation.kits import Federation
 from unseen.federation.messages import SignedMessage
+from unseen.federation.waiting import Pause
 
 __all__ = ["FlowerCarrier"]
 
@@ -60,10 +61,10 @@ serverapp = "unseen_messages.nothing:app"
 clientapp = "unseen_messages.nothing:app"
 [tool.flwr.app.config]
 """
-_POLL, _LOOK_AROUND, _HEARTBEAT = 0.1, 2.0, 10.0  # seconds
+_LEAST, _MOST, _LOOK_AROUND, _HEARTBEAT = 0.02, 1.0, 2.0, 10.0  # seconds
 _PATIENCE = 20.0  # seconds to wait for the content of an answer, once its head is there, before others have their turn
 _ABSENT = 60.0  # seconds to wait for a site that is not connected
-_MOST_PIECES = 500  # of one answer, of 5 MiB each: more than the largest that is taken
+_MOST_PIECES = 500  # of one answer, of 8 MiB each: more than the largest that is taken
 _BACK_SOON = 30.0  # seconds in which a SuperLink that ended may be back, with the run as it was
 # The SuperLink is away, lost what was being sent, or gave the run up.
 _AGAIN = (httpx.HTTPError, FlowerError, ObjectPushError, ObjectPullError, ConnectionError)
@@ -139,16 +140,14 @@ class _Link:
         return {bytes(n.public_key): (n.node_id, n.last_activated_at) for n in self.grid.get_nodes() if n.status == "online"}
 
     def send(self, node: int, message: SignedMessage, seconds: float) -> str:
-        (number,) = self.grid.push_messages([Message(to_records(message), node, MESSAGE_TYPE, ttl=seconds + 3600)])
-        return str(number)
+        question = Message(to_records(message), node, MESSAGE_TYPE, ttl=seconds + 3600)
+        return push(self.grid._runtime_client, question, self.grid.node, self.grid.run.run_id)
 
     def replies(self, numbers: set[str], until: float) -> Iterator[tuple[str, Any]]:
         """What came in answer to these messages, one in memory at a time; None for one whose content was lost."""
         if not numbers:
             return
         client, run, node = self.grid._runtime_client, self.grid.run.run_id, self.grid.node
-        pull = make_pull_object_fn_protobuf(client.PullObject, node, run)
-        confirm = make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, run)
         pulled = client.PullMessages(PullAppMessagesRequest(message_ids=numbers))
         heads = (head.metadata.reply_to_message_id for head in pulled.messages_list)
         self._arriving.update(zip(heads, pulled.message_object_trees, strict=True))
@@ -159,16 +158,16 @@ class _Link:
                 continue
             seconds = min(_PATIENCE, max(0.0, until - time.monotonic()))
             try:
-                # Flower waits a second, then ten, before it looks again for what has not arrived; here it is 50 ms, then 0.5 s.
-                message = pull_and_inflate_object_from_tree(
-                    tree, pull, confirm, return_type=Message, max_time=seconds, initial_backoff=0.05, backoff_cap=0.5
-                )
+                message: Any = pull(client, tree, node, run, seconds)
             except ObjectPullError as error:
                 if "timeout" in str(error):
                     continue  # a slow site; it must not keep the others waiting
                 message = None
+            except (ValueError, LookupError, TypeError):
+                message = "the answer cannot be read"
             del self._arriving[number]
             yield number, message
+            del message  # or it would lie here while the next one comes
 
     def close(self, well: bool = True) -> None:
         self._ended.set()
@@ -188,12 +187,17 @@ class FlowerCarrier:
         self._link: _Link | None = None
 
     def exchange(self, messages: Mapping[str, SignedMessage], seconds: float) -> Iterator[tuple[str, SignedMessage | str]]:
-        round_trip = _RoundTrip(messages, self._members.keys, seconds)
+        round_trip, pause = _RoundTrip(messages, self._members.keys, seconds), Pause(_LEAST, _MOST)
         while not round_trip.over:
             try:
                 self._link = self._link or _Link(self._folder)
-                yield from round_trip.go_on(self._link)
-                time.sleep(_POLL)
+                busy = False
+                for outcome in round_trip.go_on(self._link):
+                    busy = True
+                    yield outcome
+                    del outcome
+                if not round_trip.over:
+                    pause.rest(busy)
             except _AGAIN as error:
                 self._say(self._why(error))
                 self._drop()
@@ -254,6 +258,7 @@ class _RoundTrip:
             else:
                 del self._waiting[client]
                 yield client, outcome
+            del message, outcome
 
     def _send(self, link: _Link, nodes: Mapping[bytes, tuple[int, str]], now: float) -> Iterator[tuple[str, str]]:
         """To every site that is connected and was not asked over this connection: a site that was restarted lost its question."""

@@ -10,7 +10,6 @@ import contextlib
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,26 +23,27 @@ from flwr.proto.node_pb2 import Node as NodeId
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullAppMessagesRequest, PullTaskInputRequest, SendTaskHeartbeatRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.error import FlowerError
-from flwr.supercore.inflatable.inflatable_protobuf_utils import make_confirm_message_received_fn_protobuf, make_pull_object_fn_protobuf
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError, pull_and_inflate_object_from_tree
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
+from flwr.supernode.runtime.run_clientapp import push_task_output
 
 from unseen.errors import SiteProcessLost
+from unseen.federation.flower.objects import pull, push
 from unseen.federation.flower.processes import FlowerProcess
 from unseen.federation.flower.records import COULD_NOT_ANSWER, from_records, to_records
 from unseen.federation.keys import write_secret
 from unseen.federation.kits import Kit
 from unseen.federation.messages import SignedMessage
+from unseen.federation.waiting import Pause
 
 __all__ = ["Node"]
 
-_POLL, _HEARTBEAT = 0.1, 10.0  # seconds
+_LEAST, _MOST, _HEARTBEAT = 0.05, 1.0, 10.0  # seconds
 _ARRIVAL = 1800.0  # seconds in which a message must be here whole
 # A SuperNode that went away, or a message that it could not give or take.
-_LOST = (httpx.HTTPError, FlowerError, ObjectPullError, ObjectPushError, RuntimeError, ValueError)
+_LOST = (httpx.HTTPError, FlowerError, ObjectPullError, ObjectPushError, RuntimeError, ValueError, LookupError, TypeError)
 Answer = Callable[[SignedMessage], SignedMessage]
 
 
@@ -66,8 +66,9 @@ class Node:
         protected = {"/flwr.proto.Runtime/AcquireTask"}
         taker = self._client(SuperExecAuthHttpInterceptor(master_secret=self._secret, protected_methods=protected))
         request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-        told = ""
+        told, pause = "", Pause(_LEAST, _MOST)
         while True:
+            busy = False
             ended = self._process.keep_alive()
             if ended is not None and ended != told:
                 self._say(f"not connected: {ended or 'the SuperNode ended'}; trying again until it works ({self._process.log} has more)")
@@ -75,11 +76,12 @@ class Node:
             try:
                 acquired = taker.AcquireTask(request)
                 if acquired.token:
+                    busy = True
                     # In a thread: a message whose run has ended may never arrive whole, and must not keep others waiting.
                     threading.Thread(target=self._deliver, args=(acquired.token, answer), daemon=True).start()
             except _LOST:
                 pass  # not up yet, or just lost: what it held comes again
-            time.sleep(_POLL)
+            pause.rest(busy)
 
     def _deliver(self, token: str, answer: Answer) -> None:
         client = self._client(RuntimeTokenHttpInterceptor(token))
@@ -89,7 +91,7 @@ class Node:
             message, context = _pull(client)
             with self._one_at_a_time:
                 reply = self._reply(message, answer)
-            push_message(client, reply, context)
+            push(client, reply, NodeId(node_id=context.node_id), context.run_id)
             push_task_output(client, context, SubStatus.COMPLETED, "")
         except _LOST as error:
             self._say(f"an answer was lost ({type(error).__name__}); the server asks again")
@@ -120,7 +122,7 @@ class Node:
 
 
 def _pull(client: Any) -> tuple[Message, Context]:
-    """The message of a task. Flower waits a second before it looks again for what has not arrived; here it is 50 ms."""
+    """The message of a task."""
     given = client.PullTaskInput(PullTaskInputRequest())
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = given.task_id, given.run.run_id, given.context.node_id
     context = context_from_proto(given.context)
@@ -128,16 +130,7 @@ def _pull(client: Any) -> tuple[Message, Context]:
     if not pulled.messages_list:
         raise RuntimeError("a task without a message")
     tree, node = pulled.message_object_trees[0], NodeId(node_id=context.node_id)
-    message = pull_and_inflate_object_from_tree(
-        tree,
-        make_pull_object_fn_protobuf(client.PullObject, node, context.run_id),
-        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, context.run_id),
-        return_type=Message,
-        max_time=_ARRIVAL,
-        max_tries_per_object=None,
-        initial_backoff=0.05,
-        backoff_cap=0.5,
-    )
+    message = pull(client, tree, node, context.run_id, _ARRIVAL, max_tries_per_object=None)
     message.metadata.__dict__["_message_id"] = tree.object_id
     return message, context
 

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from unseen.federation.folder.place import LetterFolder, Pause, SayOnce
+from unseen.federation.folder.place import LetterFolder, SayOnce
 from unseen.federation.kits import Federation
 from unseen.federation.messages import SignedMessage
+from unseen.federation.waiting import Pause
 
 __all__ = ["FolderCarrier"]
 
@@ -42,6 +43,7 @@ class FolderCarrier:
                 if answer is not None:
                     del waiting[site]
                     yield site, answer
+                del answer  # or it would lie here while the next one comes
             left = until - time.monotonic()
             if not waiting or left <= 0:
                 break

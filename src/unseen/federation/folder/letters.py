@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, Literal
 
@@ -21,8 +22,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from unseen.engines.frames import room_for
 from unseen.federation.keys import public_hex, read_public_box
-from unseen.federation.messages import MOST_HEADER, SignedMessage
+from unseen.federation.messages import MOST_HEADER, Bytes, SignedMessage
 
 __all__ = ["MOST_LETTER", "Envelope", "LetterKind", "UnreadableLetter", "open_letter", "read_envelope", "write_letter"]
 
@@ -69,15 +71,30 @@ def write_letter(
     receiver: X25519PublicKey,
 ) -> None:
     own = X25519PrivateKey.generate()
-    inside, payload = (message.encode(), b"") if isinstance(message, str) else (_inside(message), message.payload)
-    envelope = Envelope(kind, *address, len(inside), len(payload), public_hex(own))
+    inside, parts = (message.encode(), ()) if isinstance(message, str) else (_inside(message), (message.prefix, message.payload))
+    envelope = Envelope(kind, *address, len(inside), sum(map(len, parts)), public_hex(own))
     outside = json.dumps(asdict(envelope), separators=(",", ":")).encode()
     cipher = _cipher(own.exchange(receiver), outside)
     stream.write(_FIRST + struct.pack(">H", len(outside)) + outside + sender.sign(_SIGNED + outside))
     stream.write(cipher.encrypt(_nonce(0), inside, None))
-    whole = memoryview(payload)
-    for number, start in enumerate(range(0, len(payload), _PIECE), 1):
-        stream.write(cipher.encrypt(_nonce(number), whole[start : start + _PIECE], None))
+    for number, piece in enumerate(_cut(parts), 1):
+        stream.write(cipher.encrypt(_nonce(number), piece, None))
+
+
+def _cut(parts: Iterable[Bytes]) -> Iterator[Bytes]:
+    """The pieces of a payload that comes in parts."""
+    left = b""
+    for part in map(memoryview, parts):
+        if left:
+            left, part = b"".join((left, part[: _PIECE - len(left)])), part[_PIECE - len(left) :]
+            if len(left) < _PIECE:
+                continue
+            yield left
+        whole = len(part) // _PIECE * _PIECE
+        yield from (part[at : at + _PIECE] for at in range(0, whole, _PIECE))
+        left = bytes(part[whole:])
+    if left:
+        yield left
 
 
 def read_envelope(stream: BinaryIO, size: int, sender: Ed25519PublicKey) -> tuple[Envelope, bytes]:
@@ -104,14 +121,14 @@ def open_letter(stream: BinaryIO, envelope: Envelope, outside: bytes, receiver: 
     try:
         cipher = _cipher(receiver.exchange(read_public_box(envelope.key)), outside)
         inside = cipher.decrypt(_nonce(0), stream.read(envelope.inside + _TAG), None)
-        pieces = []
+        whole = room_for(envelope.payload)
         for number, start in enumerate(range(0, envelope.payload, _PIECE), 1):
             size = min(_PIECE, envelope.payload - start)
-            pieces.append(cipher.decrypt(_nonce(number), stream.read(size + _TAG), None))
+            whole[start : start + size] = cipher.decrypt(_nonce(number), stream.read(size + _TAG), None)
         if envelope.kind == "failure":
             return inside.decode()
         (length,) = struct.unpack_from(">H", inside)
-        return SignedMessage(inside[2 + length :].decode(), b"".join(pieces), inside[2 : 2 + length])
+        return SignedMessage(inside[2 + length :].decode(), whole, inside[2 : 2 + length])
     except (InvalidTag, ValueError, struct.error):
         raise UnreadableLetter("it cannot be decrypted here, or has not arrived whole") from None
 

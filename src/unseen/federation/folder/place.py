@@ -26,7 +26,7 @@ from unseen.errors import BadInput
 from unseen.federation.folder.letters import MOST_LETTER, LetterKind, UnreadableLetter, open_letter, read_envelope, write_letter
 from unseen.federation.messages import SignedMessage
 
-__all__ = ["LetterFolder", "Pause", "SayOnce", "parse_carrier"]
+__all__ = ["LetterFolder", "SayOnce", "parse_carrier"]
 
 _NAME = re.compile(r"([qa])-([0-9a-f]{12})-([0-9a-f]{12})-([0-9a-f]{24})\.letter")
 _SCRATCH = re.compile(r"~([qa])-([0-9a-f]{12})-([0-9a-f]{12})-[0-9a-f]{12}\.tmp")
@@ -51,23 +51,6 @@ def parse_carrier(text: str) -> Path | None:
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise BadInput(f"carrier {text!r}: this user may not write to {path}")
     return path.resolve()
-
-
-class Pause:
-    """Between two looks into a folder: a small part of the time for which there was nothing, so that waiting costs little more of it."""
-
-    least, most = 0.02, 3.0  # seconds
-    _part = 1 / 32
-
-    def __init__(self) -> None:
-        self._busy_at = time.monotonic()
-
-    def rest(self, busy: bool, at_most: float = float("inf")) -> None:
-        now = time.monotonic()
-        if busy:
-            self._busy_at = now
-        seconds = min(self.most, max(self.least, (now - self._busy_at) * self._part))
-        time.sleep(max(0.0, min(seconds, at_most)))
 
 
 class SayOnce:

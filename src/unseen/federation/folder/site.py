@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from unseen.errors import SiteProcessLost
-from unseen.federation.folder.place import LetterFolder, Pause, SayOnce
+from unseen.federation.folder.place import LetterFolder, SayOnce
 from unseen.federation.kits import Kit
 from unseen.federation.messages import SignedMessage
+from unseen.federation.waiting import Pause
 
 __all__ = ["SiteLetters", "answer_letters"]
 

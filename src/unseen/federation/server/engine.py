@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from unseen.client import Client
+from unseen.codec import decode_file
 from unseen.engines.checking import Checker, outline_from_plain
 from unseen.engines.cohort import SCORING_ASK, RoundCohort, scored
 from unseen.engines.tasks import Place, answer_type, path_of
@@ -92,7 +93,7 @@ class FederationEngine:
             # would put every site's model in memory at once. What sites answered on average is one file for all of them.
             if answer.file != file:
                 file, up = answer.file, None
-                up = up_type.from_bytes(answer.file.read_bytes())
+                up = decode_file(up_type, answer.file)
             yield name, cast(U, up)
 
     def _ask_the_rest(
@@ -107,6 +108,7 @@ class FederationEngine:
             outcome = self._checked(name, reply, up_type, downs[name], place, journal)
             if isinstance(outcome, Refused):
                 refused[name] = outcome.reason
+            del reply  # one in memory at a time
         journal.close(refused)
 
     def _refuse_too_few(self, path: str, place: Place, arrived: Mapping[str, Arrived | Refused], journal: PlaceJournal) -> None:

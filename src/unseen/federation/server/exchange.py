@@ -49,11 +49,12 @@ class Exchange:
                 continue
             receipt = self._receipts.last(client)
             header = {**question.header, "federation": self._federation.id, "to": client, **({"receipt": receipt} if receipt else {})}
-            message = Message(header, question.payload)
+            message = Message(header, question.payload, question.prefix)
             asked[client] = question_id(message)
             signed[client] = sign(message, self._key, "question")
         for client, reply in self._carrier.exchange(signed, self._terms.deadline):
             yield client, self._opened(client, str(questions[client].header.get("study", "")), asked[client], reply)
+            del reply  # or it would lie here while the next one comes
 
     def _opened(self, client: str, study: str, question: str, reply: SignedMessage | str) -> Message | Refused:
         if isinstance(reply, str):

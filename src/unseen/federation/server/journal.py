@@ -38,7 +38,7 @@ class PlaceJournal:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def put(self, site: str, payload: bytes, staged: dict[str, str], epsilon: float | None) -> Arrived:
+    def put(self, site: str, payload: bytes | memoryview, staged: dict[str, str], epsilon: float | None) -> Arrived:
         file = self._folder / f"{site}.answer"
         write_atomically(file, payload)
         write_atomically(self._folder / f"{site}.json", json.dumps({"staged": staged, "epsilon": epsilon}))

@@ -24,7 +24,7 @@ from unseen.method import Refused
 from unseen.payload import Payload
 from unseen.runs.memory import FILE_OF_MEMORY
 
-__all__ = ["Summing", "file_names", "with_question"]
+__all__ = ["Summing", "before_question", "file_names"]
 
 _WORDS = 3  # the step that brings answers
 
@@ -76,8 +76,11 @@ class Summing:
 
     def _one_step(self, going: ServerSum, asked: bytes, header: Callable[[str, int], dict[str, Any]], told: _Told) -> None:
         step = going.step
-        contents = {name: with_question(content, asked) if step == _WORDS else content for name, content in going.questions().items()}
-        for name, reply in self._exchange.ask({name: Message(header(name, step), content) for name, content in contents.items()}):
+        messages = {
+            name: Message(header(name, step), asked, before_question(content)) if step == _WORDS else Message(header(name, step), content)
+            for name, content in going.questions().items()
+        }
+        for name, reply in self._exchange.ask(messages):
             if isinstance(reply, Refused):
                 going.miss(name, reply.reason)
                 continue
@@ -87,6 +90,8 @@ class Summing:
                 going.take(name, reply.payload)
             except Exception as error:  # whatever goes wrong while an answer is read is a refusal of that answer
                 going.miss(name, str(error) if isinstance(error, RefusedReply) else f"the answer cannot be read ({type(error).__name__})")
+            finally:
+                del reply  # one in memory at a time
 
 
 class _Told:
@@ -110,9 +115,9 @@ class _Told:
             self.epsilon[name] = epsilon
 
 
-def with_question(content: bytes, asked: bytes) -> bytes:
-    """A step of the sum and the question itself, in one payload."""
-    return len(content).to_bytes(8, "little") + content + asked
+def before_question(content: bytes) -> bytes:
+    """A step of the sum as it stands before the question itself, in one payload."""
+    return len(content).to_bytes(8, "little") + content
 
 
 def file_names(staged: Any) -> dict[str, str]:

@@ -50,7 +50,7 @@ def _set_up(settings: dict[str, Any]) -> tuple[Responder, dict[str, Any]]:
     if not report.ok:
         raise BadInput([f"the data: {finding.message}" for finding in report.errors])
     policy = read_policy(Path(settings["policy"]) if settings["policy"] else None)
-    responder = Responder(kit, dataset, policy, folder, settings["evaluates"], settings["device"])
+    responder = Responder(kit, dataset, policy, folder, settings["evaluates"], settings["device"], settings.get("hellos", 0))
     try:
         approved = [responder.approve(_file(name)) for name in settings["approve"]]
     except Rejected as refusal:
@@ -100,7 +100,9 @@ def _answer_all(responder: Responder, answers: IO[bytes]) -> None:
             return
         signed = responder.answer(SignedMessage(header["header"], payload, bytes.fromhex(header["signature"])))
         try:
-            write_frame(answers, {"header": signed.header, "signature": signed.signature.hex()}, signed.payload)
+            about = {"header": signed.header, "signature": signed.signature.hex(), "at_rest": responder.at_rest, "hellos": responder.hellos}
+            write_frame(answers, about, signed.payload)
+            del payload, signed  # a model must not lie here until the next question comes
         except BrokenPipeError:
             return
 

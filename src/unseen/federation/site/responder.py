@@ -27,7 +27,7 @@ from unseen.engines.tasks import Place, TaskRunner, find_task
 from unseen.errors import BadInput, RefusedReply
 from unseen.federation.cards import as_agreed, card_of, site_world
 from unseen.federation.kits import Kit
-from unseen.federation.messages import Message, SignedMessage, open_message, question_id, sign
+from unseen.federation.messages import Bytes, Message, SignedMessage, open_message, question_id, sign
 from unseen.federation.site.approving import Approver, experiment_of
 from unseen.federation.site.bounds import BoundedClient, TimeLimit
 from unseen.federation.site.budget import Budget
@@ -58,7 +58,7 @@ _ENTRIES = {  # what a question of each kind has, beside what all have
     "agreed": {"study"},
     "ask": {"study", "round", "ask", "step", "versions"},
 }
-_Work = Callable[[bytes], tuple[Payload, Payload, dict[str, str]]]
+_Work = Callable[[Bytes], tuple[Payload, Payload, dict[str, str]]]
 _SMALL = 8192  # bytes that numbers may take beyond what the rehearsal saw
 
 
@@ -66,7 +66,14 @@ class Responder:
     """Answers the questions of one federation over one site's data."""
 
     def __init__(
-        self, kit: Kit, dataset: DomainDataset, policy: Policy, folder: Path, evaluates: bool = False, device: str = "auto"
+        self,
+        kit: Kit,
+        dataset: DomainDataset,
+        policy: Policy,
+        folder: Path,
+        evaluates: bool = False,
+        device: str = "auto",
+        hellos: int = 0,
     ) -> None:
         self._kit, self._dataset, self._policy, self._folder = kit, dataset, policy, folder
         self._evaluates, self._device = evaluates, device
@@ -80,13 +87,18 @@ class Responder:
         self._approver = Approver(kit, dataset, policy, self._studies, self._ledger, self._data, evaluates)
         self._runner: tuple[str, TaskRunner] | None = None
         self._clock = TimeLimit()
-        self._hellos = 0
+        self.hellos = hellos  # that were answered since this site joined
 
     def _spent(self) -> list[tuple[float, int]]:
         """How many answers over these data left with which noise, as the ledger has it."""
         noises: dict[str, float] = {entry["question"]: float(entry["noise"]) for entry in self._ledger.entries()
                                     if entry.get("data") == self._data and "noise" in entry}  # fmt: skip
         return [(noise, [*noises.values()].count(noise)) for noise in sorted({*noises.values()})]
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no study is under way, as far as this process was asked."""
+        return self._studies.at_rest
 
     def approve(self, signed_study: bytes) -> str:
         """A person at this site approves a study; returns its name."""
@@ -121,15 +133,15 @@ class Responder:
             case "hello":
                 return self._signed({"question": question, "status": "ok", "card": self._hello(question)})
             case "begin":
-                held = self._approver.begin(_digest(message.header), message.payload)
+                held = self._approver.begin(_digest(message.header), bytes(message.payload))
                 return self._signed({"question": question, "status": "ok", "approval": held.approval.plain()})
             case "agreed":
-                self._agree(self._held(message.header), message.payload)
+                self._agree(self._held(message.header), bytes(message.payload))
                 return self._signed({"question": question, "status": "ok"})
             case _:
                 return self._work(message, question)
 
-    def _signed(self, header: Mapping[str, Any], payload: bytes = b"") -> SignedMessage:
+    def _signed(self, header: Mapping[str, Any], payload: Bytes = b"") -> SignedMessage:
         common = {"federation": self._kit.federation, "from": self._kit.client, "reason": "", "ledger": list(self._ledger.head)}
         return sign(Message({**common, **header}, payload), self._key, "answer")
 
@@ -148,8 +160,8 @@ class Responder:
             self._ledger.append([entry])
 
     def _hello(self, question: str) -> dict[str, Any]:
-        self._hellos += 1
-        if self._hellos > _MOST_HELLOS:
+        self.hellos += 1
+        if self.hellos > _MOST_HELLOS:
             raise Rejected("hello: it was asked too often")
         card = card_of(self._dataset, self._evaluates)
         data = json.dumps(card).encode()
@@ -185,7 +197,7 @@ class Responder:
         if given is not None:
             return self._signed(given.header, given.payload)
         if step not in (0, WORDS):
-            return self._small_step(held, place, step, question, message.payload)
+            return self._small_step(held, place, step, question, bytes(message.payload))
         runner, memory = self._runner_for(held), self._memory(held, place, header["versions"])
         self._budget.refuse_overspent()
         work = partial(self._work_done, held, place, runner, memory)
@@ -195,7 +207,7 @@ class Responder:
         return self._let_out(held, place, step, question, self._entries(held, place, question, up), up.to_bytes(), staged)
 
     def _work_done(
-        self, held: HeldStudy, place: Place, runner: TaskRunner, memory: MemoryStore, payload: bytes
+        self, held: HeldStudy, place: Place, runner: TaskRunner, memory: MemoryStore, payload: Bytes
     ) -> tuple[Payload, Payload, dict[str, str]]:
         """The question, the answer to it with noise where the policy has it, and the memories that were staged."""
         path = held.study.task_at(place.round, place.ask)
@@ -212,10 +224,10 @@ class Responder:
             up = Checker(runner.world).clamped(up, self._policy.privacy.announced_samples)  # noise gives accuracies beyond 1
         return down, up, staged
 
-    def _masked(self, held: HeldStudy, place: Place, question: str, payload: bytes, work: _Work, runner: TaskRunner) -> SignedMessage:
+    def _masked(self, held: HeldStudy, place: Place, question: str, payload: Bytes, work: _Work, runner: TaskRunner) -> SignedMessage:
         """The step of a secure sum that brings the answer, under masks."""
         size, staged, entries = int.from_bytes(payload[:8], "little"), dict[str, str](), list[dict[str, Any]]()
-        content, asked = payload[8 : 8 + size], payload[8 + size :]
+        content, asked = bytes(payload[8 : 8 + size]), memoryview(payload)[8 + size :]
 
         def answered() -> tuple[Payload, Payload]:
             down, up, written = work(asked)
@@ -281,7 +293,7 @@ class Responder:
             memory.sweep({self._kit.client: {str(n): file for n, file in enumerate(sorted(named))}})
         return memory
 
-    def _down(self, held: HeldStudy, place: Place, kind: type[Payload], payload: bytes) -> Payload:
+    def _down(self, held: HeldStudy, place: Place, kind: type[Payload], payload: Bytes) -> Payload:
         """What the question brings: finite, and in round 1 the first weights that the study states."""
         try:
             down = kind.from_bytes(payload)

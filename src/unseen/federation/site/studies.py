@@ -7,14 +7,13 @@ again as it was. Of a study that ended, only its text and its end are kept.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from unseen.engines.frames import read_frame, write_frame
+from unseen.engines.frames import frame_parts, read_frame
 from unseen.engines.tasks import Place
 from unseen.errors import BadInput
 from unseen.federation.messages import Message
@@ -86,9 +85,7 @@ class HeldStudy:
     def keep_answer(self, place: Place, step: int, answer: Message, size: int, ends: bool) -> None:
         """The answer on the disk, before it leaves. It is signed whenever it leaves, with the ledger as it stands then."""
         self._answers.mkdir(exist_ok=True, mode=0o700)
-        data = io.BytesIO()
-        write_frame(data, {"header": answer.header}, answer.payload)
-        write_atomically(self._answers / _key(place, step), data.getvalue())
+        write_atomically(self._answers / _key(place, step), frame_parts({"header": answer.header}, answer.payload))
         left = self.progress.left
         left[str(place.round)] = left.get(str(place.round), 0) + size
         self.progress.ended = ends
@@ -162,6 +159,11 @@ class SiteStudies:
                 raise BadInput(f"{folder / 'study.json'} was changed; restore it")
             self._held[digest] = HeldStudy(folder, study, read_approval(json.loads((folder / "approval.json").read_text())))
         return self._held[digest]
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no study that this process was asked about is under way: agreed upon, and not at its end."""
+        return not any(held.agreed and not held.progress.ended for held in self._held.values())
 
     def _sweep(self) -> None:
         """Answers of studies that ended are needed no more. Only their progress is read: another version may have written the rest."""

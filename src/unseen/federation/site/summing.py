@@ -67,7 +67,9 @@ class SumStep:
         self._keep(going)
         return answer
 
-    def masked(self, content: bytes, asked: bytes, work: Callable[[], tuple[Payload, Payload]], entries: Callable[[str], Entries]) -> bytes:
+    def masked(
+        self, content: bytes, asked: bytes | memoryview, work: Callable[[], tuple[Payload, Payload]], entries: Callable[[str], Entries]
+    ) -> bytes:
         """The site's answer under masks. `work` gives the question and the answer to it."""
         going = self._going()
         going.take_shares(content, hashlib.sha256(asked).digest())

@@ -90,10 +90,10 @@ def pack(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def unpack(data: bytes, *keys: str) -> dict[str, Any]:
+def unpack(data: bytes | memoryview, *keys: str) -> dict[str, Any]:
     """The object that `pack` wrote, with exactly these keys; RefusedReply for anything else."""
     try:
-        value = json.loads(data) if len(data) <= _LARGEST_NOTE else None
+        value = json.loads(bytes(data)) if len(data) <= _LARGEST_NOTE else None
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or value.keys() != set(keys):

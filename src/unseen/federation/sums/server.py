@@ -66,7 +66,7 @@ class ServerSum:
             return pack({"survivors": self._survivors})
         return pack({"signatures": self._signatures})
 
-    def take(self, site: str, answer: bytes) -> None:
+    def take(self, site: str, answer: bytes | memoryview) -> None:
         """An answer to this step. Whatever is wrong with it, only its sender is left out."""
         if site not in self.expected:
             return
@@ -81,18 +81,18 @@ class ServerSum:
         """No answer came from this site, or one that does not count."""
         self.missing[site] = reason
 
-    def _take_keys(self, site: str, answer: bytes) -> None:
+    def _take_keys(self, site: str, answer: bytes | memoryview) -> None:
         keys = PublicKeys.read(unpack(answer, "keys")["keys"], self._context, site)
         shown = {entry for other in self._keys.values() for entry in (other["mask"], other["box"])}
         if {keys.mask.hex(), keys.box.hex()} & shown or keys.mask == keys.box:
             raise RefusedReply("keys that another site showed")
         self._keys[site] = keys.plain()
 
-    def _take_shares(self, site: str, answer: bytes) -> None:
+    def _take_shares(self, site: str, answer: bytes | memoryview) -> None:
         boxes = hex_bytes(unpack(answer, "boxes")["boxes"], self._roster.partners[site], BYTES_OF_BOX, "boxes")
         self._boxes[site] = {name: box.hex() for name, box in boxes.items()}
 
-    def _take_words(self, site: str, answer: bytes) -> None:
+    def _take_words(self, site: str, answer: bytes | memoryview) -> None:
         words = Words.from_bytes(answer)
         if words.form in self._sums:
             self._sums[words.form].add(words)
@@ -100,13 +100,13 @@ class ServerSum:
             self._sums[words.form] = words.copy()
         self._forms[site] = words.form
 
-    def _take_consent(self, site: str, answer: bytes) -> None:
+    def _take_consent(self, site: str, answer: bytes | memoryview) -> None:
         signature = hex_bytes(unpack(answer, "signature"), ["signature"], 64, "signatures")["signature"]
         if not self._context.is_signed("consent", self._consented(), site, signature):
             raise RefusedReply("a signature that does not fit the survivors")
         self._signatures[site] = signature.hex()
 
-    def _take_unmasking(self, site: str, answer: bytes) -> None:
+    def _take_unmasking(self, site: str, answer: bytes | memoryview) -> None:
         given, held = unpack(answer, "own", "masking"), set(self._roster.holders(site))
         survived = held.intersection(self._survivors)
         shares = {}

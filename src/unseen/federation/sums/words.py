@@ -47,13 +47,13 @@ class Words:
         return b"".join([*parts, self.narrow.astype("<u4", copy=False).data])
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Words:
+    def from_bytes(cls, data: bytes | memoryview) -> Words:
         """Views of `data`, which are not to be changed; RefusedReply where it is no words."""
         length = int.from_bytes(data[:8], "little")
         if len(data) < 8 or length > min(_MOST_HEADER, len(data) - 8):
             raise RefusedReply("masked words that cannot be read")
         try:
-            header = json.loads(data[8 : 8 + length])
+            header = json.loads(bytes(data[8 : 8 + length]))
             layout, wide, narrow = header["layout"], header["wide"], header["narrow"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise RefusedReply("masked words that cannot be read") from None

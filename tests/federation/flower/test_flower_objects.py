@@ -1,0 +1,131 @@
+"""Messages in pieces: what is sent is what Flower itself would send, once, and what comes is put together or refused."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+from flwr.supercore.task_identity import TaskIdentity
+
+from unseen.federation.flower import objects, records
+from unseen.federation.flower.objects import pull, push, record_of
+from unseen.federation.flower.records import MESSAGE_TYPE, from_records, to_records
+from unseen.federation.messages import SignedMessage
+
+NODE = Node(node_id=7)
+
+
+class Store:
+    """As much of Flower's end as a message goes through: it asks for what it has not got, and counts what came."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, bytes] = {}
+        self.trees: list[Any] = []
+        self.came: list[str] = []
+
+    def PushMessages(self, request: Any) -> Any:  # noqa: N802
+        (tree,) = request.message_object_trees
+        self.trees.append(tree)
+        wanted = {one.object_id for level in objects._levels(tree) for one in level} - self.contents.keys()
+        return SimpleNamespace(objects_to_push=sorted(wanted), session_id="s")
+
+    def PushObject(self, request: Any) -> Any:  # noqa: N802
+        self.contents[request.object_id] = request.object_content
+        self.came.append(request.object_id)
+        return SimpleNamespace(stored=True)
+
+    def PullObject(self, request: Any) -> Any:  # noqa: N802
+        there = request.object_id in self.contents
+        return SimpleNamespace(object_found=there, object_available=there, object_content=self.contents.get(request.object_id, b""))
+
+    def ConfirmMessageReceived(self, request: Any) -> None:  # noqa: N802
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "PIECE", 10)
+    monkeypatch.setattr(records, "_SMALL", 7)
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 2, 7
+
+
+def sent(store: Store, signed: SignedMessage) -> Any:
+    push(store, Message(to_records(signed), 7, MESSAGE_TYPE), NODE, 2)
+    return store.trees[-1]
+
+
+@pytest.mark.parametrize("size", [0, 1, 10, 25, 70])
+def test_a_message_comes_as_it_was_sent(size: int) -> None:
+    store, signed = Store(), SignedMessage("{}", bytes(range(size)), b"signature")
+    message = pull(store, sent(store, signed), NODE, 2, 1.0)
+    assert from_records(message.content) == signed
+
+
+def test_what_two_messages_have_in_common_is_sent_once() -> None:
+    store, shared = Store(), bytes(range(35))
+    one, other = (SignedMessage("{}", shared, b"signature", prefix=prefix) for prefix in (b"a", b"other"))
+    first = sent(store, one)
+    before = len(store.came)
+    second = sent(store, other)
+    assert len(store.came) == len(set(store.came)) and len(store.came) - before == 5  # message, records, array record, array, prefix
+    for tree, signed in ((first, one), (second, other)):
+        assert from_records(pull(store, tree, NODE, 2, 1.0).content) == signed.whole()
+
+
+def test_pieces_have_the_names_and_the_content_that_flower_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a SuperLink, which checks them, takes them."""
+    import flwr.app.message.array as arrays
+
+    monkeypatch.setattr(arrays, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", 10)
+    data = bytes(range(33))
+    both = [
+        RecordDict({"payload": payload, "message": ConfigRecord({"header": "{}"})})
+        for payload in (record_of("bytes", [data]), ArrayRecord({"bytes": Array(dtype="uint8", shape=(33,), stype="unseen", data=data)}))
+    ]
+    ours, flowers = ({name: one.deflate() for name, one in get_all_nested_objects(each).items()} for each in both)
+    assert ours == flowers and get_object_tree(both[0]) == get_object_tree(both[1])
+
+
+def test_a_small_message_is_three_objects() -> None:
+    """Each object is several calls; four of the five steps of a secure sum are small."""
+    store = Store()
+    for size, number in ((0, 3), (7, 3), (8, 6)):
+        store.came.clear()
+        sent(store, SignedMessage("{}", bytes([size] * size), b"signature"))
+        assert len(store.came) == number
+
+
+def changed(store: Store, **entries: Any) -> None:
+    (name,) = (name for name, content in store.contents.items() if content.startswith(b"Array "))
+    head, _, body = store.contents[name].partition(b"\0")
+    store.contents[name] = head + b"\0" + json.dumps(json.loads(body) | entries).encode()
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [{"shape": [3]}, {"shape": [99]}, {"shape": [-1]}, {"shape": [2**40]}, {"shape": [2, 2]}, {"shape": ["2"]}, {"arraychunk_ids": [0, 9]}],
+)
+def test_an_array_that_is_not_as_it_says_is_no_message(entries: dict[str, Any]) -> None:
+    store = Store()
+    tree = sent(store, SignedMessage("{}", bytes(range(25)), b"signature"))
+    changed(store, **entries)
+    with pytest.raises((ValueError, LookupError, TypeError)):
+        pull(store, tree, NODE, 2, 1.0)
+
+
+def test_a_piece_that_does_not_come_is_waited_for_so_long_and_no_longer() -> None:
+    store = Store()
+    tree = sent(store, SignedMessage("{}", bytes(range(25)), b"signature"))
+    late = Store()
+    late.contents = store.contents
+    late.PullObject = lambda request: SimpleNamespace(object_found=True, object_available=False)  # type: ignore[method-assign]
+    with pytest.raises(ObjectPullError, match="timeout"):
+        pull(late, tree, NODE, 2, 0.1)
