@@ -126,6 +126,6 @@ def test_a_projection_is_in_the_network_or_refused(tiny: DomainDataset, tiny_mas
     with pytest.raises(BadInput, match="no field 'projection'"):
         build_world(Experiment(MOON(projection=6), tiny_masks, "c"))
     assert build_world(Experiment(MOON(), tiny_masks, "c")).network == tiny_masks.network
-    own = Surroundings("classification", Shapes(3, 1, (2, 2), 5), TwoLinear(), {"a": 12}, {"a": 0})
+    own = Surroundings("classification", Shapes(3, 1, (2, 2), 5, lambda outputs: TwoLinear()), TwoLinear(), {"a": 12}, {"a": 0})
     assert [*MOON(projection=6).obstacles(own)] == ["projection is 6, but TwoLinear has no projection head; set projection = 0"]
     assert not [*MOON().obstacles(own)]
