@@ -147,6 +147,8 @@ def test_what_cannot_be_kept_is_refused() -> None:
     with pytest.raises(BadInput, match="set keep_moments = false"):
         G2G(optimizer=torch.optim.RMSprop)
     G2G(optimizer=torch.optim.RMSprop, keep_moments=False)
+    with pytest.raises(BadInput, match="neither model learns from a label"):
+        G2G(private_labels=0.0, shared_labels=0.0)
 
 
 def test_between_sites_a_silent_one_is_passed_over_and_too_few_end_the_round(tmp_path: Path) -> None:
