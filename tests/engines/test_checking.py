@@ -20,7 +20,9 @@ from unseen.data.domain import IMAGENET, DomainDataset
 from unseen.engines.checking import Checker, outline_from_plain, outline_of, outline_to_plain
 from unseen.engines.local import LocalEngine
 from unseen.errors import BadInput, RefusedReply
+from unseen.methods.ccst import ClientStyle
 from unseen.methods.elcfs import Spectra
+from unseen.methods.fedccrl import ColourStatistics
 from unseen.metrics import OF_CLASSES, OF_MASKS, ClassMeter, own_score
 from unseen.ops.fourier import low_amplitudes
 from unseen.own_code import of_memory
@@ -129,6 +131,14 @@ def test_the_brightest_image_has_the_largest_spectrum_and_it_is_taken(pixels: st
     assert "expected 0 to" in refused(checker, Spectra(low=-low), Nothing())
     for wrong in (low[:0], low.repeat(2, 1, 1, 1)[:41], low.sum(), low.long(), low.half()):
         assert refused(checker, Spectra(low=wrong), Nothing()).startswith("low")
+
+
+def test_statistics_of_images_are_at_least_one_and_no_more_than_the_images(checker: Checker) -> None:
+    """Others draw from them: with none to draw, they would take on what lies in memory."""
+    for rows, fits in ((1, True), (40, True), (0, False), (41, False)):
+        for answer in (ColourStatistics(moments=torch.ones(rows, 2, 3)), ClientStyle(overall=None, single=torch.ones(rows, 2, 3))):
+            assert (refused(checker, answer, Nothing()) == "") == fits, rows
+    assert refused(checker, ColourStatistics(moments=torch.tensor(1.0)), Nothing()) == "moments holds no rows; the site holds 40 samples"
 
 
 class Beside(Payload):

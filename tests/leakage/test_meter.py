@@ -76,6 +76,22 @@ def test_parts_that_leave_apart_are_one_change_and_sha_gives_its_step_uphill() -
     assert torch.allclose(uphill.downhill["fc.bias"].double(), -step, atol=1e-6)
 
 
+def test_a_direction_beside_buffers_is_one_change_and_a_heads_gradient_is_one_downhill() -> None:
+    data = site()
+    for method, task in (("fednova", "train"), ("fediir", "gradient")):
+        experiment = study(method, 1)
+        played = play(experiment, data, part(experiment, data, 0))
+        given = played.first[task]
+        (change,) = changes_in(given, played.world.entries("task").names("parameters"))
+        if method == "fednova":
+            assert change.what == "train.direction+buffers, round 1"
+            assert torch.allclose(change.downhill["conv1.weight"], given.up.direction["conv1.weight"], atol=1e-6)  # type: ignore[attr-defined]
+            assert torch.equal(change.after["bn1.running_mean"], given.up.buffers["bn1.running_mean"])  # type: ignore[attr-defined]
+        else:
+            assert change.what == "gradient.gradient, round 1" and not change.downhill["conv1.weight"].any()
+            assert torch.allclose(change.downhill["fc.bias"], -given.up.gradient["fc.bias"], atol=1e-6)  # type: ignore[attr-defined]
+
+
 def test_the_sites_noise_is_on_what_leaves() -> None:
     experiment, data = study(rounds=1, lr=0.01), site()
     parts = part(experiment, data, 0)

@@ -153,3 +153,9 @@ def test_supervised_contrast_draws_a_class_together_and_is_finite_without_positi
     moved = (features - 0.05 * features.grad).detach()
     assert float(supervised_contrast(moved, labels, 0.1)) < before
     assert float(supervised_contrast(torch.zeros(3, 2), torch.tensor([0, 1, 2]), 0.1)) == 0
+
+
+def test_features_in_16_bits_are_contrasted_in_32() -> None:
+    features, labels = torch.randn(12, 16, generator=torch.Generator().manual_seed(0)).bfloat16(), torch.arange(12) % 3
+    found = supervised_contrast(features, labels, 0.1)
+    assert found.dtype is torch.float32 and torch.equal(found, supervised_contrast(features.float(), labels, 0.1))

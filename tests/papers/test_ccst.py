@@ -126,6 +126,11 @@ def test_what_stands_in_the_way_is_told(tiny: DomainDataset, tmp_path: Path, mon
             build_world(Experiment(method, data, "c", sources=sources))
 
 
+def test_styles_do_not_leave_for_nothing() -> None:
+    with pytest.raises(BadInput, match="alpha is 0, so styles would leave and no image change"):
+        CCST(alpha=0.0)
+
+
 def files(folder: Path) -> None:
     """Files of the published shapes: the encoder's goes on behind relu4_1."""
     (folder / "checkpoints").mkdir()

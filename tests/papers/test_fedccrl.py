@@ -127,3 +127,10 @@ def test_a_client_alone_is_told(tiny: DomainDataset) -> None:
     build_world(Experiment(FedCCRL(restyle=False), tiny, "c", sources="a"))
     lonely = train(Experiment(FedCCRL(batch=8), tiny, "c", rounds=1, participation=0.5), None, watch=Silent())
     assert not lonely.records[0]["missing"]
+
+
+def test_where_nobody_has_anothers_colours_it_is_told(tiny: DomainDataset) -> None:
+    for values, share, warns in (({}, 0.5, True), ({"restyle": False}, 0.5, False), ({}, 1.0, False)):
+        method = FedCCRL(batch=32, copies=1, **values)  # type: ignore[arg-type]
+        (record,) = train(Experiment(method, tiny, "c", rounds=1, participation=share), None, watch=Silent()).records
+        assert ("nobody took on another's" in record["notes"].get("warning", "")) == warns

@@ -89,3 +89,5 @@ def test_a_threshold_that_holds_nothing_back_is_told() -> None:
     told = GMA(threshold=0.3).notes(after(0.3, ups))
     assert told["warning"] == "threshold = 0.3 of 3 clients holds no weight back, so this is the mean; raise it"
     assert "warning" not in GMA(threshold=0.4).notes(after(0.4, ups))
+    alone = GMA(threshold=1.0).notes(after(1.0, {"a": up([1.0]), "b": "gone"}))  # no threshold could be raised further
+    assert alone["warning"] == "one client gave a model, and agrees with itself, so this is the mean; have more take part"

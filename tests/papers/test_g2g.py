@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cases import Case
+from conftest import tiny_classification
+from federation_in_memory import FederationInMemory, is_work
 from one_client import LinearNet, batch_of, client_of, images
 from unseen import BadInput, Experiment, FedAvg
 from unseen.data.domain import Domain, DomainDataset
 from unseen.errors import NoReplies
+from unseen.federation.server.exchange import Terms
 from unseen.method import Refused, Replies
 from unseen.methods.g2g import G2G, Journey, Private, Taught, Travelling
 from unseen.ops.mutual import divergence_from
@@ -143,3 +147,20 @@ def test_what_cannot_be_kept_is_refused() -> None:
     with pytest.raises(BadInput, match="set keep_moments = false"):
         G2G(optimizer=torch.optim.RMSprop)
     G2G(optimizer=torch.optim.RMSprop, keep_moments=False)
+    with pytest.raises(BadInput, match="neither model learns from a label"):
+        G2G(private_labels=0.0, shared_labels=0.0)
+
+
+def test_between_sites_a_silent_one_is_passed_over_and_too_few_end_the_round(tmp_path: Path) -> None:
+    data, method = tiny_classification((6, 6, 6, 3)), G2G(lr=0.02, batch=4, steps=1)
+    federation, experiment = FederationInMemory(tmp_path, data, "d"), Experiment(method, data.name, "d", rounds=1)
+    for silent, needed in (("b", 2), ("ab", 2)):
+        run = federation.federate(experiment, Terms(minimum_clients=needed))
+        federation.carrier.tamper = lambda client, signed, silent=silent: "lost" if client in silent and is_work(signed) else signed
+        if silent == "ab":
+            with pytest.raises(NoReplies, match="1 of 3 clients gave a usable answer to train, 2 are needed"):
+                train(experiment, tmp_path / f"run-{silent}", watch=Silent(), elsewhere=run)
+        else:
+            (record,) = train(experiment, tmp_path / f"run-{silent}", watch=Silent(), elsewhere=run).records
+            assert record["notes"]["order"] == ["a", "c"] and record["missing"] == {"b": "train: lost"}
+        federation.carrier.tamper = lambda client, signed: signed

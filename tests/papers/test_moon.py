@@ -123,7 +123,7 @@ def test_round_1_and_mu_0_are_fedavg_to_the_bit(tiny: DomainDataset) -> None:
 def test_a_projection_is_in_the_network_or_refused(tiny: DomainDataset, tiny_masks: DomainDataset) -> None:
     world = build_world(Experiment(MOON(projection=6), tiny, "c"))
     assert world.network == "small_cnn:width=4,projection=6" and "fc.inner.2.weight" in world.fresh("task")
-    with pytest.raises(BadInput, match="no field 'projection'"):
+    with pytest.raises(BadInput, match="can have no projection, and the method asks for projection = 6; set it to 0"):
         build_world(Experiment(MOON(projection=6), tiny_masks, "c"))
     assert build_world(Experiment(MOON(), tiny_masks, "c")).network == tiny_masks.network
     own = Surroundings("classification", Shapes(3, 1, (2, 2), 5, lambda outputs: TwoLinear()), TwoLinear(), {"a": 12}, {"a": 0})

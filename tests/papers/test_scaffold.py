@@ -168,3 +168,5 @@ def test_round_1_is_fedavg_and_other_optimisers_are_refused(tiny: DomainDataset)
             SCAFFOLD(optimizer=optimizer)
     with pytest.raises(BadInput, match="lr is 0"):
         SCAFFOLD(lr=0.0)
+    with pytest.raises(BadInput, match="server_lr is 0"):
+        SCAFFOLD(server_lr=0.0)

@@ -90,8 +90,8 @@ class Checker:
                 raise RefusedReply(f"{name} is about {len(value)} of {asked[name]}; it was asked about {len(candidates)}")
             elif isinstance(value, dict | list) and len(value) > _MOST_NUMBERS:
                 raise RefusedReply(f"{name} holds {len(value):,} entries; at most {_MOST_NUMBERS:,} are taken")
-            if told.kind == "spectrum":
-                _refuse_other_number(name, value, samples)
+            if told.kind == "spectrum" or (told.kind == "statistic" and told.grows):
+                _refuse_other_number(name, told, value, samples)
         if isinstance(answer, Scores):
             self._refuse_other_metrics(answer)
         if expected is not None:
@@ -178,11 +178,12 @@ def refuse_other_forms(answer: Payload, expected: AnswerOutline) -> None:
             raise RefusedReply(f"{name} has not the shapes and types that the study's rehearsal had")
 
 
-def _refuse_other_number(name: str, value: Any, samples: int) -> None:
-    """At least one spectrum, since others draw from them, and no more than one an image."""
+def _refuse_other_number(name: str, told: Declaration, value: Any, samples: int) -> None:
+    """At least one spectrum or row of statistics, since others draw from them, and no more than one an image."""
+    what = "spectra" if told.kind == "spectrum" else "rows"
     for tensor in value.values() if isinstance(value, dict) else [value]:
-        if tensor.ndim < 1 or not 1 <= len(tensor) <= samples:
-            raise RefusedReply(f"{name} holds {len(tensor) if tensor.ndim else 'no'} spectra; the site holds {samples} samples")
+        if isinstance(tensor, Tensor) and (tensor.ndim < 1 or not 1 <= len(tensor) <= samples):
+            raise RefusedReply(f"{name} holds {len(tensor) if tensor.ndim else 'no'} {what}; the site holds {samples} samples")
 
 
 def _fits(found: Outline, wanted: Outline) -> bool:

@@ -38,13 +38,15 @@ def changes_in(given: GivenAnswer, parameters: list[str]) -> Iterator[WeightChan
     sent = {n: d for n, d in told.items() if d.role == "task" and d.kind in ("model", "update", "gradient")}
     values: dict[str, Any] = {name: getattr(given.up, name) for name in sent}
     parts: dict[str, State] = {}  # by the field of the question
+    apart: dict[str, list[str]] = {}  # the fields that they left in
     versions: dict[str, WeightChange] = {}  # by the field of the question: what was made of it first
     for name, told_of in sent.items():
         value, start = values[name], _question(given, based.get(name))
         if value is None or start is None or not _is_state(value):
             continue
-        if told_of.kind == "model" and told_of.part != "whole":
-            parts.setdefault(based[name], {}).update(value)
+        if told_of.kind in ("model", "update") and told_of.part != "whole":
+            parts.setdefault(based[name], {}).update(value if told_of.kind == "model" else _moved(start, value, 1.0))
+            apart.setdefault(based[name], []).append(name)
             continue
         signed = value if told_of.kind == "model" else _moved(start, value, -1.0 if told_of.kind == "gradient" else 1.0)
         change = _change(f"{given.task}.{name}, {given.when}", start, {**start, **signed}, parameters, given.drawn)
@@ -57,8 +59,7 @@ def changes_in(given: GivenAnswer, parameters: list[str]) -> Iterator[WeightChan
     for field, state in parts.items():
         start = _question(given, field)
         assert start is not None
-        names = "+".join(n for n, d in sent.items() if based.get(n) == field and d.part != "whole")
-        yield _change(f"{given.task}.{names}, {given.when}", start, {**start, **state}, parameters, given.drawn)
+        yield _change(f"{given.task}.{'+'.join(apart[field])}, {given.when}", start, {**start, **state}, parameters, given.drawn)
 
 
 def _question(given: GivenAnswer, field: str | None) -> State | None:

@@ -73,6 +73,10 @@ class CCST(Method[Aggregate]):
     )
     combining: Combining = group(Combining(Uniform()), symbols={"aggregation": "1 / K"})
 
+    def contradictions(self) -> Iterable[str]:
+        if self.alpha == 0:
+            yield "alpha is 0, so styles would leave and no image change; give a larger one, or use fedavg"
+
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
         return {**super().networks(shapes), **(pretrained_adain() if self.space == "adain" else {})}
 

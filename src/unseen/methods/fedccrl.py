@@ -13,7 +13,8 @@ The paper's side (lambda_2 = 1) is from a transcript, the rest as released; opti
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -114,4 +115,10 @@ class FedCCRL(Method[Aggregate]):
     def round(self, state: Aggregate, clients: Cohort) -> Aggregate:
         told = clients.ask(self.statistics, Nothing()).items() if self.restyle else ()
         colours = {name: up.moments for name, up in told}
-        return self.combining.combine(clients, clients.ask(self.train, Down(model=state.model, colours=colours)), state)
+        after = self.combining.combine(clients, clients.ask(self.train, Down(model=state.model, colours=colours)), state)
+        return replace(after, numbers={**after.numbers, "colours": {name: float(len(moments)) for name, moments in colours.items()}})
+
+    def notes(self, state: Aggregate) -> dict[str, Any]:
+        alone = self.restyle and len(state.numbers.get("colours", {})) < 2
+        warning = "fewer than two clients told their colours in this round, so nobody took on another's; have more take part"
+        return {**super().notes(state), **({"warning": warning} if alone else {})}

@@ -34,7 +34,7 @@ __all__ = ["FedIIR"]
 
 
 class HeadGradient(Payload):
-    gradient: State = carries("gradient", part="head", mean=True)  # of the loss at the global model, the mean over a pass
+    gradient: State = carries("gradient", of="model", part="head", mean=True)  # of the loss at the global model, the mean over a pass
     batches: int = carries("count")  # how many it is the mean of: its weight
 
 

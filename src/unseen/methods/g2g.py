@@ -79,6 +79,8 @@ class G2G(Method[Journey]):
     )
 
     def contradictions(self) -> Iterable[str]:
+        if self.private_labels == 0 and self.shared_labels == 0:
+            yield "private_labels and shared_labels are 0, so neither model learns from a label; raise one of them"
         if self.keep_moments and isinstance(self.local.optimizer, Own):
             yield f"optimizer is {self.local.optimizer}, whose state cannot be kept over the rounds; set keep_moments = false"
 

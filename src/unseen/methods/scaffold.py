@@ -68,6 +68,8 @@ class SCAFFOLD(Method[Controls]):
             yield f'optimizer is {str(self.local.optimizer)!r}, under which a client\'s way is no sum of gradients; set optimizer = "sgd"'
         if self.local.lr == 0:
             yield "lr is 0, and a client divides by it; give a larger one"
+        if self.server_lr == 0:
+            yield "server_lr is 0, so that no weight would ever change; give a larger one"
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         yield from super().obstacles(around)

@@ -211,11 +211,14 @@ def build_network(name: str, *, outputs: int, channels: int, size: Size, weights
 
 
 def with_option(name: str, key: str, value: Any) -> str:
-    """A network's name with one more option; BadInput where the name says otherwise.
+    """A network's name with one more option; BadInput where the name says otherwise, or such a network cannot have it.
 
     >>> with_option("resnet18:norm=frozen", "hidden", 8)
     'resnet18:norm=frozen,hidden=8'
     """
+    entry, _ = _look_up(name)
+    if key not in {setting.name for setting in settings.settings_of(entry.options)}:
+        raise BadInput(f"network {name!r} can have no {key}, and the method asks for {key} = {value}; set it to 0, or use another network")
     said = dict(pair.strip().split("=", 1) for pair in name.partition(":")[2].split(",") if "=" in pair)
     if key not in said:
         return f"{name}{',' if ':' in name else ':'}{key}={value}"

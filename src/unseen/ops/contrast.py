@@ -111,8 +111,9 @@ def model_contrast(z: Tensor, towards: Tensor, away: Sequence[Tensor], tau: floa
 
 def _cosines(a: Tensor, b: Tensor) -> Tensor:
     """Every row of a with every row of b; not in 16 bits, whose rounding 1 / tau would make twenty times as large."""
+    exact = torch.promote_types(a.dtype, torch.float32)
     with torch.autocast(a.device.type, enabled=False):
-        return _unit(a) @ _unit(b).mT
+        return _unit(a.to(exact)) @ _unit(b.to(exact)).mT
 
 
 def _unit(h: Tensor) -> Tensor:

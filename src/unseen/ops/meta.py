@@ -19,7 +19,8 @@ def meta_step(net: nn.Module, optimizer: Optimizer, losses: Sequence[Callable[[]
 
     With two losses the derivative through the inner step is left out (FO): g = grad f(w~; D'). With three it is taken by differences
     (HF): g - alpha h, with h = (grad f(w + delta g; D'') - grad f(w - delta g; D'')) / (2 delta).
-    The optimiser applies it at w. Running statistics of batch norm are taken in the first pass alone.
+    The optimiser applies it at w. The differences are taken in the weights' own precision, whatever the other passes run in. Running
+    statistics of batch norm are taken in the first pass alone.
     """
     weights = [w for group in optimizer.param_groups for w in group["params"] if w.requires_grad]
     start = [w.detach().clone() for w in weights]
@@ -38,10 +39,11 @@ def meta_step(net: nn.Module, optimizer: Optimizer, losses: Sequence[Callable[[]
         move(inner, -alpha)
         found = gradient(losses[1])
         if len(losses) > 2:
-            move(found, delta)
-            ahead = gradient(losses[2])
-            move(found, -delta)
-            curvature = torch._foreach_sub(ahead, gradient(losses[2]))
+            with torch.autocast(weights[0].device.type, enabled=False):  # 16 bits would swallow a step as small as delta
+                move(found, delta)
+                ahead = gradient(losses[2])
+                move(found, -delta)
+                curvature = torch._foreach_sub(ahead, gradient(losses[2]))
             found = list(torch._foreach_sub(found, torch._foreach_mul(curvature, alpha / (2 * delta))))
     move(inner, 0.0)
     optimizer.zero_grad()

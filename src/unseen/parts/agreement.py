@@ -53,6 +53,8 @@ class GMA(Aggregation):
         aggregate = aggregate_in(state)
         clients = sum(weight > 0 for weight in aggregate.weights.values())
         notes: dict[str, Any] = {"agreement": aggregate.numbers.get("agreement", {}).get("share", 0.0)}
-        if self.threshold <= (1 / clients if clients % 2 else 0):  # what is left over where as many as can be go either way
+        if clients == 1:
+            notes["warning"] = "one client gave a model, and agrees with itself, so this is the mean; have more take part"
+        elif self.threshold <= (1 / clients if clients % 2 else 0):  # what is left over where as many as can be go either way
             notes["warning"] = f"threshold = {self.threshold:g} of {clients} clients holds no weight back, so this is the mean; raise it"
         return notes

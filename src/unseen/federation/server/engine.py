@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from unseen.client import Client
 from unseen.codec import decode_file
 from unseen.engines.checking import Checker, outline_from_plain
-from unseen.engines.cohort import SCORING_ASK, RoundCohort, scored
+from unseen.engines.cohort import SCORING_ASK, RoundCohort, scored, taking_part
 from unseen.engines.tasks import Place, answer_type, path_of
 from unseen.errors import BadInput, NoReplies, RefusedReply
 from unseen.federation.cards import Counts
@@ -50,6 +50,7 @@ class FederationEngine:
         self._journal = Journal(folder / "answers")
         self._checker = Checker(world)
         self._spent: dict[str, float] = {}
+        self._silent: tuple[int, set[str]] = (0, set())  # the round, and who did not answer a question that was put to it alone
 
     def cohort(self, round_number: int) -> RoundCohort:
         return RoundCohort(self, self.world, round_number)
@@ -112,12 +113,17 @@ class FederationEngine:
         journal.close(refused)
 
     def _refuse_too_few(self, path: str, place: Place, arrived: Mapping[str, Arrived | Refused], journal: PlaceJournal) -> None:
+        """Whether enough answered for the round to count. Where one client after the other is asked, it is those of the whole round."""
         refused = {name: answer.reason for name, answer in sorted(arrived.items()) if isinstance(answer, Refused)}
-        good, needed = len(arrived) - len(refused), self._study.minimum_clients
-        if place.ask != SCORING_ASK and good < min(needed, len(arrived)):
+        good, asked, needed = len(arrived) - len(refused), len(arrived), self._study.minimum_clients
+        if asked == 1 < len(everyone := taking_part(self.world, place.round)):
+            before = self._silent[1] if self._silent[0] == place.round else set[str]()
+            self._silent = place.round, before | refused.keys()
+            good, asked = len(everyone) - len(self._silent[1]), len(everyone)
+        if place.ask != SCORING_ASK and good < min(needed, asked):
             journal.reopen()  # when the run is resumed
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
-            raise NoReplies(f"{good} of {len(arrived)} clients gave a usable answer to {path}, {needed} are needed ({reasons})")
+            raise NoReplies(f"{good} of {asked} clients gave a usable answer to {path}, {needed} are needed ({reasons})")
 
     def _header(self, client: str, place: Place, step: int = 0) -> dict[str, Any]:
         return {
