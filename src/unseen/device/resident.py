@@ -29,8 +29,8 @@ class SampleReader:
     def hold(self, domain: Domain) -> None:
         n, channels, height, width = domain.images.shape
         images = torch.empty((n, height, width, channels), dtype=torch.uint8, device=self.device)
-        for start in range(0, n, _AT_ONCE):  # turned there, where it is faster, and a piece at a time, or it would take room twice
-            piece = torch.from_numpy(np.ascontiguousarray(domain.images[start : start + _AT_ONCE]))
+        for start in range(0, n, _AT_ONCE):  # turned there, where it is faster; a piece at a time, or it would take room twice
+            piece = torch.from_numpy(np.array(domain.images[start : start + _AT_ONCE]))
             images[start : start + _AT_ONCE] = piece.to(self.device).permute(0, 2, 3, 1)
         self._held[id(domain)] = images, torch.from_numpy(np.array(domain.labels)).to(self.device)
 
