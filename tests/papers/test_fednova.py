@@ -96,5 +96,6 @@ def test_what_has_no_reach_is_refused() -> None:
     for optimizer in ("adam", torch.optim.RMSprop):
         with pytest.raises(BadInput, match='how far its steps go is not known; set optimizer = "sgd" or "momentum"'):
             FedNova(optimizer=optimizer)
-    around = Surroundings("classification", Shapes(3, 1, (2, 2), 4, lambda outputs: LinearNet(4, outputs)), LinearNet(4, 3), {"a": 0, "b": 5}, {"a": 0, "b": 0})
+    shapes = Shapes(3, 1, (2, 2), 4, lambda outputs: LinearNet(4, outputs))
+    around = Surroundings("classification", shapes, LinearNet(4, 3), {"a": 0, "b": 5}, {"a": 0, "b": 0})
     assert [*FedNova().obstacles(around)] == ["client 'a' has no training image, so it takes no step to divide by; leave it out"]
