@@ -15,7 +15,7 @@ from unseen import BadInput, Experiment, FedAvg
 from unseen.data.domain import DomainDataset
 from unseen.methods.fedccrl import Down, FedCCRL
 from unseen.networks.base import Outputs
-from unseen.ops.style import channel_moments
+from unseen.ops.style import channel_moments, possible_moments
 from unseen.payload import Nothing
 from unseen.runs.watch import Silent
 from unseen.state import state_of
@@ -63,9 +63,9 @@ def test_nobody_gets_its_own_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FedCCRL, "copied", lambda self, x, others, rng: seen.append(others) or x)
     client = client_of(domain, lambda: LinearNet(4, 3))
     state = state_of(LinearNet(4, 3))
-    own, other = torch.zeros(2, 2, 1), torch.ones(3, 2, 1)
+    own, other = torch.zeros(2, 2, 1), torch.full((3, 2, 1), 0.25)
     FedCCRL(batch=12).train(Down(model=state, colours={"a": own, "b": other}), client)
-    assert len(seen) == 1 and len(seen[0]) == 1 and seen[0][0] is other
+    assert len(seen) == 1 and len(seen[0]) == 1 and torch.equal(seen[0][0], other)
 
 
 class Deep(LinearNet):
@@ -134,3 +134,22 @@ def test_where_nobody_has_anothers_colours_it_is_told(tiny: DomainDataset) -> No
         method = FedCCRL(batch=32, copies=1, **values)  # type: ignore[arg-type]
         (record,) = train(Experiment(method, tiny, "c", rounds=1, participation=share), None, watch=Silent()).records
         assert ("nobody took on another's" in record["notes"].get("warning", "")) == warns
+
+
+def test_colours_that_no_image_has_do_no_more_than_the_brightest() -> None:
+    """One strange site cannot make the others' images, and with them their models, run over."""
+    domain = images(12, side=4)
+    torch.manual_seed(0)
+    state = state_of(LinearNet(16, 3))
+
+    def trained(moments: list[float]) -> Tensor:
+        colours = {"b": torch.tensor(moments).view(1, 2, 1)}
+        return (
+            FedCCRL(lr=0.1, batch=12)
+            .train(Down(model=state, colours=colours), client_of(domain, lambda: LinearNet(16, 3)))
+            .model["fc.weight"]
+        )
+
+    assert torch.equal(trained([1e12, -1e12]), trained([1.0, 0.0])) and not torch.equal(trained([0.3, 0.2]), trained([1.0, 0.0]))
+    x = batch_of(domain)[0].round()  # black and white: nothing deviates further
+    assert torch.equal(possible_moments(channel_moments(x), torch.zeros(1), torch.ones(1)), channel_moments(x))

@@ -85,20 +85,22 @@ def test_the_differences_are_the_derivative_through_the_inner_step() -> None:
         assert torch.allclose(state[name] - w, g, atol=1e-8), name
 
 
-def test_the_differences_are_not_swallowed_by_16_bits() -> None:
-    """alpha h, as what HF takes off FO's step, is the Hessian at w times g, to what bf16 leaves of g itself."""
+@pytest.mark.parametrize("what", ["bf16", "dropout"])
+def test_the_differences_are_lost_neither_in_16_bits_nor_in_dropout(what: str) -> None:
+    """alpha h, as what HF takes off FO's step, is the Hessian at w, without dropout, times g."""
     x, y = batch_of(images())
     steps, alpha = {}, 0.4
     for form in (2, 3):
         torch.manual_seed(0)
-        net = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        net = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5 if what == "dropout" else 0.0), nn.Linear(8, 3))
         start = [w.detach().clone().requires_grad_() for w in net.parameters()]
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=what == "bf16"):
             live = partial(lambda net: F.cross_entropy(net(x), y), net)
             meta_step(net, torch.optim.SGD(net.parameters(), lr=1.0), [live] * form, alpha, delta=1e-3)
         steps[form] = [w.detach() - after.detach() for w, after in zip(start, net.parameters(), strict=True)]
     weights = dict(zip((name for name, _ in net.named_parameters()), start, strict=True))
-    loss = F.cross_entropy(torch.func.functional_call(net, weights, (x,)), y)
+    assert all(module.training for module in net.modules())
+    loss = F.cross_entropy(torch.func.functional_call(net.eval(), weights, (x,)), y)
     slope = torch.autograd.grad(loss, start, create_graph=True)
     wanted = torch.autograd.grad(slope, start, steps[2])  # H g
     found = [(fo - hf) / alpha for fo, hf in zip(steps[2], steps[3], strict=True)]

@@ -25,7 +25,7 @@ from unseen.ops.consistency import by_view, jensen_shannon
 from unseen.ops.contrast import supervised_contrast
 from unseen.ops.fourier import draw_rows, take_rows
 from unseen.ops.mixstyle import draw_keeping
-from unseen.ops.style import adain, channel_moments
+from unseen.ops.style import adain, channel_moments, possible_moments
 from unseen.parts.aggregation import Aggregate
 from unseen.parts.augmix import MixingChains
 from unseen.parts.combining import Combining, Up
@@ -84,7 +84,8 @@ class FedCCRL(Method[Aggregate]):
     @on_client
     def train(self, down: Down, client: Client) -> Up:
         net, optimizer = self.local.begin(client, down.model)
-        others = [moments for name, moments in sorted(down.colours.items()) if name != client.id]
+        told = [moments for name, moments in sorted(down.colours.items()) if name != client.id]
+        others = [possible_moments(moments, *client.pixel_range) for moments in told]  # whoever sent them
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:

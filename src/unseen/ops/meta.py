@@ -3,7 +3,8 @@ meta-learning approach", NeurIPS 2020 (Per-FedAvg)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,9 @@ def meta_step(net: nn.Module, optimizer: Optimizer, losses: Sequence[Callable[[]
 
     With two losses the derivative through the inner step is left out (FO): g = grad f(w~; D'). With three it is taken by differences
     (HF): g - alpha h, with h = (grad f(w + delta g; D'') - grad f(w - delta g; D'')) / (2 delta).
-    The optimiser applies it at w. The differences are taken in the weights' own precision, whatever the other passes run in. Running
-    statistics of batch norm are taken in the first pass alone.
+    The optimiser applies it at w. The differences are taken in the weights' own precision and without dropout, whatever the other passes
+    run in: 16 bits would swallow a step as small as delta, and two draws of dropout are further apart than it. Running statistics of batch
+    norm are taken in the first pass alone.
     """
     weights = [w for group in optimizer.param_groups for w in group["params"] if w.requires_grad]
     start = [w.detach().clone() for w in weights]
@@ -39,7 +41,7 @@ def meta_step(net: nn.Module, optimizer: Optimizer, losses: Sequence[Callable[[]
         move(inner, -alpha)
         found = gradient(losses[1])
         if len(losses) > 2:
-            with torch.autocast(weights[0].device.type, enabled=False):  # 16 bits would swallow a step as small as delta
+            with torch.autocast(weights[0].device.type, enabled=False), _without_dropout(net):
                 move(found, delta)
                 ahead = gradient(losses[2])
                 move(found, -delta)
@@ -50,3 +52,15 @@ def meta_step(net: nn.Module, optimizer: Optimizer, losses: Sequence[Callable[[]
     for w, g in zip(weights, found, strict=True):
         w.grad = g
     optimizer.step()
+
+
+@contextmanager
+def _without_dropout(net: nn.Module) -> Iterator[None]:
+    dropouts = [module for module in net.modules() if isinstance(module, nn.modules.dropout._DropoutNd) and module.training]
+    for dropout in dropouts:
+        dropout.eval()
+    try:
+        yield
+    finally:
+        for dropout in dropouts:
+            dropout.train()

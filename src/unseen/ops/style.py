@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["RunningMoments", "adain", "channel_moments", "gram", "style_distance", "style_gap"]
+__all__ = ["RunningMoments", "adain", "channel_moments", "gram", "possible_moments", "style_distance", "style_gap"]
 
 _SMALLEST_VARIANCE = 1e-6  # an even channel has a deviation of a thousandth instead of none
 
@@ -61,6 +61,17 @@ def channel_moments(maps: Tensor) -> Tensor:
     """
     variance, mu = torch.var_mean(maps.to(torch.promote_types(maps.dtype, torch.float32)), (2, 3), correction=0)
     return torch.stack([mu, (variance + _SMALLEST_VARIANCE).sqrt()], 1)
+
+
+def possible_moments(moments: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Moments [n, 2, c] moved to where those of images with values from `low` to `high`, per channel, can lie. Those of images stay.
+
+    >>> possible_moments(torch.tensor([[[0.25], [0.5]], [[1e9], [-2.0]]]), torch.zeros(1), torch.ones(1)).flatten()
+    tensor([0.2500, 0.5000, 1.0000, 0.0000])
+    """
+    low, high = (edge.flatten().to(moments) for edge in (low, high))
+    widest = ((high - low).square() / 4 + _SMALLEST_VARIANCE).sqrt()  # half of the values at either end
+    return torch.stack([moments[:, 0].clamp(low, high), moments[:, 1].clamp(torch.zeros_like(widest), widest)], 1)
 
 
 def adain(maps: Tensor, style: Tensor, keep: Tensor | None = None) -> Tensor:
