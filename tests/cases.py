@@ -28,6 +28,11 @@ class Case:
     def build(self) -> Method[Any]:
         return METHODS[self.method](**self.values)
 
+    @property
+    def partition(self) -> str:
+        """Where the method can run: with a client for each domain, or with all of them at one."""
+        return "pooled" if METHODS[self.method].pooled else "per-domain"
+
 
 def own(method: str, preset: str) -> dict[str, Any]:
     """What a preset says about the method itself, not about the experiment around it."""

@@ -36,6 +36,24 @@ class LinearNet(TaskNet):
         return self.fc
 
 
+class DeepLinearNet(TaskNet):
+    """Pixels to features by one matrix, features to logits by one linear layer."""
+
+    def __init__(self, pixels: int, features: int, classes: int) -> None:
+        super().__init__()
+        self.feature_size = features
+        self.look = nn.Linear(pixels, features, bias=False)
+        self.fc = nn.Linear(features, classes)
+
+    def forward(self, x: Tensor, full: bool = False) -> Tensor | Outputs:
+        features = self.look(x.flatten(1))
+        logits: Tensor = self.fc(features)
+        return Outputs(logits, features, (x,)) if full else logits
+
+    def head(self) -> nn.Module:
+        return self.fc
+
+
 def images(samples: int = 12, classes: int = 3, side: int = 2, seed: int = 0, name: str = "a") -> Domain:
     rng = np.random.default_rng(seed)
     return Domain(name, rng.integers(0, 255, (samples, 1, side, side)).astype(np.uint8), (np.arange(samples) % classes).astype(np.int64))
@@ -44,6 +62,7 @@ def images(samples: int = 12, classes: int = 3, side: int = 2, seed: int = 0, na
 def client_of(
     domain: Domain,
     build: Callable[[], nn.Module],
+    /,
     recall: Callable[[type[Any]], Any] = lambda kind: None,
     **others: Callable[[], nn.Module],
 ) -> Client:

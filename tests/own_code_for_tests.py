@@ -45,10 +45,11 @@ class Tiny(nn.Module):
     def __init__(self, outputs: int, channels: int = 3, width: int = 8) -> None:
         super().__init__()
         self.conv = nn.Conv2d(channels, width, 3, padding=1)
+        self.norm = nn.BatchNorm2d(width)
         self.head = nn.Linear(width, outputs)  # a name that the wrapper has too
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.conv(x).relu().mean((2, 3)))
+        logits: Tensor = self.head(self.norm(self.conv(x)).relu().mean((2, 3)))
         return logits
 
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from unseen.cli import app
 from unseen.federation.site.policy import Policy, Privacy, read_policy
 from unseen.methods import CLASSES, METHODS
+from unseen.parts import PARTS, parts_of
 from unseen.payload import bases
 from unseen.settings import settings_of
 
@@ -87,9 +88,16 @@ def test_a_method_is_four_files_and_a_line() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_methods_card_says_how_to_run_it_and_names_every_field(name: str) -> None:
-    text = (ROOT / f"docs/methods/{name}.md").read_text()
+    text, of_parts = (ROOT / f"docs/methods/{name}.md").read_text(), (ROOT / "docs/parts.md").read_text()
     assert f"`unseen run --method {name}`" in text
-    assert not [s.name for s in settings_of(METHODS[name]) if not re.search(rf"`{s.name}[` ]", text)]
+    parts = {field for field in parts_of(METHODS[name]) if f"| `{field}` |" in of_parts}
+    assert not [s.name for s in settings_of(METHODS[name]) if s.name not in parts and not re.search(rf"`{s.name}[` ]", text)]
+
+
+def test_the_page_of_parts_names_them_all() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", (ROOT / "docs/parts.md").read_text(), flags=re.MULTILINE))
+    told = {name for row in rows.values() for name in re.findall(r"`(\w+)`", row)}
+    assert told >= set(PARTS) and all(set(parts_of(cls)) <= set(rows) for cls in METHODS.values())
 
 
 def test_every_command_in_the_readme_exists() -> None:

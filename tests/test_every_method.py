@@ -24,7 +24,7 @@ def test_every_method_has_tiny_settings() -> None:
 def go(name: str, tiny: DomainDataset, tiny_masks: DomainDataset, out: Path | None = None, rounds: int = 2, **modes: Any) -> Result:
     case = SETTINGS[name]
     data = tiny if case.task == "classification" else tiny_masks
-    return train(Experiment(case.build(), data, "c", rounds=rounds), out, watch=Silent(), **modes)
+    return train(Experiment(case.build(), data, "c", rounds=rounds, partition=case.partition), out, watch=Silent(), **modes)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from unseen.data.domain import DomainDataset
 from unseen.experiment import departures, read_experiment
 from unseen.methods import METHODS
 from unseen.parts import PARTS, parts_of
-from unseen.parts.mixstyle import MixStyle
+from unseen.parts.jigen import JiGen
+from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
+from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
-from unseen.parts.views import RandConv, predictions, repeat_labels, task_loss, views_of
+from unseen.parts.views import FACT, RandConv, predictions, repeat_labels, task_loss, views_of
 from unseen.runs.watch import Silent
 from unseen.settings import part
 from unseen.state import same_bits
@@ -33,8 +36,10 @@ def test_parts_go_by_their_own_names() -> None:
 def test_which_method_takes_which_part() -> None:
     for name in ("fedavg", "fedprox", "fedsb", "feddyn"):
         takes = parts_of(METHODS[name])
-        assert takes["views"] == ["randconv", "augmix"] and takes["mixstyle"] == ["mixstyle"] and takes["sam"] == ["sam"], name
-    assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv", "augmix"]
+        assert takes["views"] == ["randconv", "fact", "augmix"] and takes["sam"] == ["sam"], name
+        assert takes["mixstyle"] == ["mixstyle", "efdmix", "dsu"], name
+        assert takes["rsc"] == ["rsc"] and takes["jigen"] == ["jigen"], name
+    assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv", "fact", "augmix"]
     assert set(parts_of(METHODS["fedgca"])) == {"average", "mixstyle", "sam"}  # its own views, its own server
     assert set(parts_of(METHODS["feddag"])) == {"aggregation", "server", "bound", "average", "views", "mixstyle", "sam"}
     assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "server", "bound", "average", "sam"}
@@ -42,7 +47,7 @@ def test_which_method_takes_which_part() -> None:
     takers = {name for name, cls in METHODS.items() if "aggregation" in parts_of(cls)}
     assert takers >= {"elcfs", "fedadg", "fedavg", "feddag", "fedprox", "fedsam", "fedsb"}
     for name in takers:
-        assert parts_of(METHODS[name])["aggregation"] == ["mean", "uniform", "cea", "sha", "median", "trimmed", "gma"], name
+        assert parts_of(METHODS[name])["aggregation"] == ["mean", "uniform", "cea", "sha", "median", "trimmed", "ga", "omg", "gma"], name
 
 
 @pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if "sam" in parts_of(cls)])
@@ -54,10 +59,37 @@ def test_sharpness_aware_steps_act_in_every_method_and_without_a_climb_are_plain
     assert same_bits(flat, plain) and not same_bits(climbing, plain)
 
 
+@pytest.mark.parametrize("field", ["views", "mixstyle", "rsc", "jigen"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_part_of_local_training_acts_in_every_method_that_takes_it(name: str, field: str, tiny: DomainDataset) -> None:
+    """Each acts as what it is: a method that passed one part's draws to another would give the same twice."""
+    given = {
+        "views": [RandConv(copies=1, styles="randconv"), FACT()],
+        "mixstyle": [MixStyle(p=1.0), EFDMix(p=1.0), DSU(p=1.0)],
+        "rsc": [RSC()],
+        "jigen": [JiGen(beta=0.5)],
+    }[field]
+    case = SETTINGS[name]
+    if field not in parts_of(METHODS[name]):
+        return
+    plain, *changed = (
+        train(
+            Experiment(METHODS[name](**{**case.values, field: part}), tiny, "c", rounds=1, partition=case.partition), None, watch=Silent()
+        ).state
+        for part in (None, *given)
+    )
+    states = [plain, *({key: state[key] for key in plain} for state in changed)]
+    assert not any(same_bits(one, other) for one, other in itertools.combinations(states, 2))
+
+
 def test_an_impossible_pair_is_refused() -> None:
     with pytest.raises(BadInput, match=r"fedsam has no field 'sam'"):
         read_experiment({"method": "fedsam", "set": {"sam": "sam"}})
-    with pytest.raises(BadInput, match=r"views is 'sam'; there are: augmix, randconv"):
+    for name in ("elcfs", "fedadg", "feddag", "fedgca"):  # their losses are not `Local.loss`
+        for field in ("rsc", "jigen"):
+            with pytest.raises(BadInput, match=f"{name} has no field '{field}'"):
+                read_experiment({"method": name, "set": {field: field}})
+    with pytest.raises(BadInput, match=r"views is 'sam'; there are: augmix, fact, randconv"):
         read_experiment({"method": "fedavg", "set": {"views": "sam"}})
     with pytest.raises(BadInput, match=r"styles holds 'blur'"):
         read_experiment({"method": "fedavg", "set": {"views": {"name": "randconv", "styles": "blur"}}})

@@ -98,4 +98,4 @@ def test_any_typed_text_is_read_without_an_error(text: str) -> None:
 
 
 def test_nearest_names() -> None:
-    assert nearest("fedbs", ["fedsb"]) == "; did you mean 'fedsb'?"
+    assert nearest("fedbs", ["fedsb", "fedsr"]) == "; did you mean 'fedsb'?"

@@ -23,7 +23,7 @@ Rows = list[dict[str, Any]]
 
 
 def sent(name: str, data: DomainDataset) -> tuple[Rows, World]:
-    result = train(Experiment(SETTINGS[name].build(), data, "c", rounds=2), None, watch=Silent())
+    result = train(Experiment(SETTINGS[name].build(), data, "c", rounds=2, partition=SETTINGS[name].partition), None, watch=Silent())
     return [row for record in result.records for row in record["travelled"] if row["direction"] == "sent"], result.world
 
 
@@ -47,11 +47,13 @@ def allowed(row: dict[str, Any], world: World) -> int:
     task = getattr(method, row["task"], None) or getattr(aggregation, row["task"])
     told = declarations(task_types(task)[1])[row["field"]]
     if told.kind == "score":
+        if row["task"] == "compare":
+            return 8 * 2  # ga: of the mean, and of the client's own model
         return 8 * (len(world.clients) - (not aggregation.own))  # a number for each model that a client assesses
+    if told.kind == "statistic":
+        return int(row["bytes"])  # of a size that its method chooses; that it does not grow with the data is looked at below
     if told.kind in ("count", "number"):
         return 8
-    if told.kind == "statistic":
-        return int(row["bytes"])  # of the method's own form, which its tests know; that it does not grow is seen below
     state, names = world.builders[told.role]().state_dict(), world.entries(told.role).names(told.part)
     return bytes_of((state[name] for name in names), double=row["field"] == "perturbed" and aggregation.float64)
 

@@ -14,12 +14,14 @@ from torch.optim import Optimizer
 
 from unseen.data.augment import RECIPES, Augment, Augmentation
 from unseen.data.domain import Holding, Pixels, Samples, normalise
+from unseen.data.public import open_public
 from unseen.device.compiling import Compiled, logits_of
 from unseen.device.formats import fast_precision, memory_format
 from unseen.device.graphs import RECORDABLE, StepGraphs
 from unseen.device.resident import SampleReader
 from unseen.device.streams import Ahead
 from unseen.networks.base import network_entries
+from unseen.networks.headed import stage_channels
 from unseen.ops.kernels import has_kernels
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
@@ -50,6 +52,7 @@ class Pool:
         self._networks: dict[tuple[str, int], nn.Module] = {}
         self._optimizers: dict[tuple[Any, ...], Optimizer] = {}
         self._entries: dict[str, Entries] = {}
+        self._stage_channels: list[int] | None = None
         self._fixed: dict[int, list[nn.Parameter]] = {}  # by network: what it was built with as not to be trained
         self.graphs = StepGraphs(device) if device.type == "cuda" else None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # where batches are made
@@ -82,6 +85,13 @@ class Pool:
         if role not in self._entries:
             self._entries[role] = network_entries(self.network(role, 0))
         return self._entries[role]
+
+    def stage_channels(self, shape: torch.Size) -> list[int]:
+        """How many channels the task network's maps have after each of its stages, for images of this shape."""
+        if self._stage_channels is None:
+            with seeded_block(torch.device("cpu"), 0, "pool"):
+                self._stage_channels = stage_channels(self._builders["task"](), shape)
+        return self._stage_channels
 
     @cached_property
     def batch_format(self) -> torch.memory_format:
@@ -130,12 +140,14 @@ class Client:
         augment: Augmentation,
         precision: Precision = "fp32",
         recall: Recall = lambda kind: None,
+        domains: Sequence[str] = (),
     ) -> None:
         self.id, self.task, self.device, self.rng = holding.client, task, pool.device, rng
         self.remembered: dict[str, Memory] = {}
         self._holding, self._pool, self._reader, self._recall = holding, pool, reader, recall
         self._precision, self._augment = pool.fast_precision if precision == "auto" else precision, augment
         self._built: dict[str, int] = {}
+        self._domains = domains or sorted({domain.name for domain, _ in holding.train.parts})  # the run's sources, in their order
         self._mean, self._std = pixels.tensors(pool.device)
         self._format = pool.batch_format  # asked for here: it may build the network, which must not happen on the batches' stream
         self._ahead = Ahead(pool.stream) if pool.stream is not None else None
@@ -166,6 +178,10 @@ class Client:
     def optimizer(self, kind: Callable[..., Optimizer], net: nn.Module | Sequence[nn.Module], **settings: Any) -> Any:
         """A fresh optimiser of that kind over the parameters of one network or several."""
         return self._pool.optimizer(kind, [net] if isinstance(net, nn.Module) else list(net), settings)
+
+    def stage_channels(self, x: Tensor) -> list[int]:
+        """How many channels the task network's maps have after each of its stages: what must be drawn for them, outside a step."""
+        return self._pool.stage_channels(x.shape[1:])
 
     @property
     def recorded_as(self) -> Task:
@@ -223,6 +239,29 @@ class Client:
             chunk, left = left[:size], left[size:]
             yield self._training_batch(chunk, size)
 
+    def domain_batches(
+        self, *, size: int, epochs: float | None = None, steps: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Training batches with equally many samples of each domain that this client holds, and the number of each sample's domain.
+
+        `size` is of all domains together; what does not divide is left out. `epochs` times the client's samples are given, at least a
+        batch; a domain that is through begins again. Domains are numbered over all sources of the run, by name.
+        """
+        if (epochs is None) == (steps is None):
+            raise TypeError("give either epochs or steps")
+        train = self._holding.train
+        part, _ = train.addresses
+        numbers = np.array([self._domains.index(domain.name) for domain, _ in train.parts])[part]
+        held = [torch.from_numpy(np.flatnonzero(numbers == number)) for number in np.unique(numbers)]
+        each = max(1, size // len(held))
+        left = [torch.empty(0, dtype=torch.long) for _ in held]
+        for _ in range(steps if steps is not None else max(1, round(epochs * len(train) / (each * len(held))))):  # type: ignore[operator]
+            for number, own in enumerate(held):
+                while len(left[number]) < each:
+                    left[number] = torch.cat([left[number], own[torch.randperm(len(own), generator=self.rng)]])
+            chunk, left = torch.cat([one[:each] for one in left]), [one[each:] for one in left]
+            yield *self._training_batch(chunk, len(chunk)), torch.from_numpy(numbers[chunk.numpy()]).to(self.device, non_blocking=True)
+
     @property
     def validation_spacing(self) -> Tensor | None:
         """Millimetres per pixel of the validation samples, [n, 2], where they are known."""
@@ -262,6 +301,29 @@ class Client:
         """The training images in order, not augmented: for spectra and statistics."""
         for chunk in _chunks(torch.arange(self.samples), size):
             yield self._batch(self._holding.train, chunk)[0]
+
+    def public(self, name: str, number: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images of a public data set, at most `number`, the same at every client: shuffled, in even batches, each with their places.
+
+        A method that asks for them names the set in `Method.public_sets`.
+        """
+        images = self._public(name, number)
+        for places in torch.randperm(len(images), generator=self.rng).tensor_split(-(-len(images) // size)):
+            yield places, self._shown(images[places])
+
+    @torch.no_grad()
+    def said_of_public(self, net: nn.Module, name: str, number: int, size: int) -> Tensor:
+        """What a network, in evaluation mode, answers to each of them, in their order."""
+        net.eval()
+        images = self._public(name, number)
+        return torch.cat([net(self._shown(part)).float() for part in images.tensor_split(-(-len(images) // size))])
+
+    def _public(self, name: str, number: int) -> Tensor:
+        _, channels, height, width = next(iter(self._holding.train.parts or self._holding.validation.parts))[0].images.shape
+        return open_public(name, channels, (height, width), number)
+
+    def _shown(self, images: Tensor) -> Tensor:
+        return normalise(images.to(self.device) / 255, self._mean, self._std).contiguous(memory_format=self._format)
 
     def drawn(self, number: int, size: int) -> Iterator[Batch]:
         """So many training samples, or all where there are fewer, drawn without replacement, in even batches of at most `size`."""

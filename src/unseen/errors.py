@@ -54,7 +54,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     '; there are: fedavg, fedsb'
     """
     options = sorted(known)
-    close = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
+    swapped = [option for option in options if sorted(option) == sorted(name)]  # two letters in the wrong order
+    close = swapped or difflib.get_close_matches(name, options, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(options)}"
 
 

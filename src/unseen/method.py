@@ -7,7 +7,7 @@ import inspect
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
@@ -15,6 +15,7 @@ from torch import nn
 
 from unseen.client import Client
 from unseen.codec import refuse_unstorable
+from unseen.networks.base import TaskNet
 from unseen.payload import Payload, bases
 from unseen.settings import Configured, hyper, parts_in
 from unseen.state import Part, State
@@ -128,6 +129,8 @@ class Shapes:
     channels: int
     size: tuple[int, int]
     features: int  # what the task network's head reads
+    network: Callable[[int], TaskNet]  # a fresh task network with so many outputs: for a role that is another such network, or its head
+    domains: int = 1  # source domains of the run
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,8 @@ class Surroundings:
     net: nn.Module  # a task network, for looking at only
     training: Mapping[str, int]  # samples by client
     validation: Mapping[str, int]
+    data: str = ""  # the data set's name
+    domains: Mapping[str, int] = field(default_factory=dict)  # that each client holds training samples of
 
 
 class RoundAverage(Configured, ABC):
@@ -160,6 +165,7 @@ class Method(Configured, ABC, Generic[S]):
     title: ClassVar[str] = ""  # as the paper writes its name, where that is not the class's
     paper: ClassVar[str] = ""  # citation
     tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
+    pooled: ClassVar[bool] = False  # needs several domains at a client: `--partition pooled`
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}  # fields that differ from the defaults
     server_state: ClassVar[type] = type(None)
     compiles: ClassVar[bool] = False  # True where its training passes go through `Local.loss`, which a run on a GPU may compile
@@ -178,7 +184,9 @@ class Method(Configured, ABC, Generic[S]):
                 cls.server_state = state
 
     def network(self, name: str) -> str:
-        """The task network by name, as this method needs it: with a hidden layer, say (`with_option`)."""
+        """The task network by name, as this method needs it: with a hidden layer, say (`with_option`). By default what its parts need."""
+        for part in parts_in(self):
+            name = part.network(name) if hasattr(part, "network") else name
         return name
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
@@ -207,6 +215,10 @@ class Method(Configured, ABC, Generic[S]):
         spectrum is the mean of; `images_per_direction` how many a gradient that leaves beside a model rests on (1: a mini-batch's).
         """
         return {name: value for part in parts_in(self) if hasattr(part, "exposures") for name, value in part.exposures().items()}
+
+    def public_sets(self) -> Iterable[str]:
+        """Data sets beside the clients' own whose images every client reads (`client.public`), by name. A site's policy may refuse them."""
+        return ()
 
     def start(self, fresh: Fresh, clients: Cohort) -> S:
         """Before round 1. `fresh(role)` gives the initial weights of that network. By default the state is made of the initial model."""

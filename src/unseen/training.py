@@ -119,11 +119,12 @@ def train(
     through_bytes: bool = False,
     elsewhere: Elsewhere | None = None,
     world: World | None = None,
+    alone: bool = True,
 ) -> Result:
     """Run an experiment to its last round, from the beginning or from where its folder stands.
 
     The clients are of this machine, or `elsewhere`: then the data are not here, and are checked where they are. `world` is that of
-    the experiment, from a caller who has built it already.
+    the experiment, from a caller who has built it already. A run that is not `alone` on its GPU measures nothing there.
     """
     with ExitStack() as stack:
         if out is None:
@@ -134,7 +135,7 @@ def train(
         folder = RunFolder(out)
         stack.callback(folder.release)
         if elsewhere is None:
-            world = replace(world, compiled=_compiles(world, folder, watch))
+            world = replace(world, compiled=_compiles(world, folder, watch, alone))
         known = folder.claim(describe(world, elsewhere.agreement if elsewhere else None), resume, defaults_of(experiment))
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
@@ -156,7 +157,7 @@ def _check_data(world: World, watch: Watch) -> None:
         watch.say(f"warning: {finding.domain}: {finding.message}")
 
 
-def _compiles(world: World, folder: RunFolder, watch: Watch) -> bool:
+def _compiles(world: World, folder: RunFolder, watch: Watch, alone: bool) -> bool:
     """Whether passes are compiled: as the user says, as the run in the folder began, or where it pays."""
     if world.experiment.compile != "auto" or world.device.type == "cpu":
         return world.compiled
@@ -168,13 +169,13 @@ def _compiles(world: World, folder: RunFolder, watch: Watch) -> bool:
         return False
     kept = cache_root() / "compiled"
     keep_compiled_in(kept)
-    return compiling_pays(work, world.device, kept, watch.say)
+    return compiling_pays(work, world.device, kept, watch.say, measures=alone)
 
 
 def _work(world: World) -> Work | None:
     """What compiling could speed up: the method's passes over whole batches, if it has such."""
     method, dataset, local = world.experiment.method, world.dataset, getattr(world.experiment.method, "local", None)
-    if not isinstance(local, Local) or not method.compiles or local.mixstyle is not None:
+    if not isinstance(local, Local) or not method.compiles or local.mixstyle or local.rsc or local.jigen:
         return None
     rows = local.batch * (1 + getattr(local.views, "copies", 0))
     rounds = (local.steps or int(local.epochs * len(holding.train)) // local.batch for holding in world.holdings.values())

@@ -40,7 +40,7 @@ class World:
     dataset: DomainDataset
     fold: Fold
     holdings: Mapping[str, Holding]  # by client
-    evaluators: Mapping[str, Holding]  # targets, and a held-out source: scored, never trained on
+    evaluators: Mapping[str, Holding]  # targets, a held-out source, a pooled client's domains: scored, never trained on
     builders: Mapping[str, Callable[[], nn.Module]]  # by role
     augment: Augmentation
     device: torch.device
@@ -61,6 +61,11 @@ class World:
     @property
     def clients(self) -> list[str]:
         return sorted(self.holdings)
+
+    @property
+    def validated(self) -> list[str]:
+        """The domains whose validation samples one pooled client holds: it is scored on each of them too."""
+        return sorted(self.evaluators.keys() - {domain.name for domain in (*self.fold.targets, *self.fold.held_out)})
 
     def fresh(self, role: str) -> State:
         """The initial weights of a network, the same in every process."""
@@ -106,9 +111,10 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
         able = ", ".join(method.tasks)
         raise BadInput(f"{experiment.name} does {able}; {dataset.name} is a data set for {dataset.task.name}")
     make = functools.partial(_task_net, experiment, dataset, None)
+    net = _look(experiment, make)
     if not isinstance(experiment.network, Own):  # its shapes are looked at whenever it is built
-        _refuse_other_outputs(method.network(str(experiment.network or dataset.network)), make, dataset)
-    evaluators = {d.name: _whole(d) for d in (*fold.targets, *fold.held_out)}
+        _refuse_other_outputs(method.network(str(experiment.network or dataset.network)), net, dataset)
+    evaluators = {d.name: _whole(d) for d in (*fold.targets, *fold.held_out)} | _by_domain(holdings)
     if experiment.metric is not None:
         dataset = replace(dataset, task=_going_by(experiment, dataset.task, [*holdings.values(), *evaluators.values()]))
     return World(
@@ -117,7 +123,7 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
         fold=fold,
         holdings=holdings,
         evaluators=evaluators,
-        builders={"task": make, **method.networks(_shapes(dataset, _look(experiment, make)))},
+        builders={"task": make, **method.networks(_shapes(experiment, dataset, fold, net))},
         augment=_augmentation(experiment, dataset),
         device=torch.device(experiment.device),
         compiled=experiment.compile == "on",
@@ -130,10 +136,10 @@ def _look(experiment: Experiment, make: Callable[[], TaskNet]) -> TaskNet:
         return make()
 
 
-def _refuse_other_outputs(name: str, make: Callable[[], TaskNet], dataset: DomainDataset) -> None:
+def _refuse_other_outputs(name: str, net: TaskNet, dataset: DomainDataset) -> None:
     """A network made for the other task would fail only in the first step."""
-    with torch.device("meta"):  # shapes without numbers
-        logits = make().eval()(torch.empty(1, dataset.channels, *dataset.size))
+    with torch.no_grad():
+        logits = net.eval()(torch.zeros(1, dataset.channels, *dataset.size))
     per_pixel = logits.ndim == 4
     if per_pixel != (dataset.task.name == "segmentation"):
         gives = "one answer per pixel" if per_pixel else "one answer per image"
@@ -141,8 +147,12 @@ def _refuse_other_outputs(name: str, make: Callable[[], TaskNet], dataset: Domai
         raise BadInput(f"network {name!r} gives {gives}; {dataset.name} is a data set for {dataset.task.name}, so {fit}")
 
 
-def _shapes(dataset: DomainDataset, net: TaskNet) -> Shapes:
-    return Shapes(dataset.task.outputs, dataset.channels, dataset.size, net.feature_size)
+def _shapes(experiment: Experiment, dataset: DomainDataset, fold: Fold, net: TaskNet) -> Shapes:
+    def network(outputs: int) -> TaskNet:
+        kind: Any = type(dataset.task)
+        return _task_net(experiment, replace(dataset, task=kind(tuple(map(str, range(outputs))))), None)
+
+    return Shapes(dataset.task.outputs, dataset.channels, dataset.size, net.feature_size, network, len(fold.sources))
 
 
 def _partition(experiment: Experiment) -> Partition:
@@ -198,7 +208,9 @@ def _counts(holdings: Mapping[str, Holding]) -> tuple[dict[str, int], dict[str, 
 def refuse_obstacles(world: World) -> None:
     """Raise BadInput with everything that keeps the method from running here."""
     method, net = world.experiment.method, _look(world.experiment, world.builders["task"])  # type: ignore[arg-type]
-    around = Surroundings(world.dataset.task.name, _shapes(world.dataset, net), net, *_counts(world.holdings))
+    domains = {name: len({domain.name for domain, _ in holding.train.parts}) for name, holding in world.holdings.items()}
+    shapes = _shapes(world.experiment, world.dataset, world.fold, net)
+    around = Surroundings(world.dataset.task.name, shapes, net, *_counts(world.holdings), world.dataset.name, domains)
     problems = [f"{type(method).__name__}: {obstacle}" for obstacle in method.obstacles(around)]
     for make in world.builders.values():
         if isinstance(make, Pretrained):
@@ -211,3 +223,14 @@ def _whole(domain: Domain) -> Holding:
     none: Any = np.empty(0, dtype=np.int64)
     everything = np.arange(len(domain), dtype=np.int64)
     return Holding(domain.name, domain.name, Samples(((domain, none),)), Samples(((domain, everything),)))
+
+
+def _by_domain(holdings: Mapping[str, Holding]) -> dict[str, Holding]:
+    """The validation samples of one client that holds all domains, domain by domain: a large domain does not select alone."""
+    if len(holdings) != 1:
+        return {}
+    (name, only), none = next(iter(holdings.items())), np.empty(0, dtype=np.int64)
+    parts = only.validation.parts
+    if len(parts) < 2 or name in {domain.name for domain, _ in parts}:
+        return {}
+    return {d.name: Holding(d.name, d.name, Samples(((d, none),)), Samples(((d, index),))) for d, index in parts}

@@ -101,7 +101,9 @@ def test_a_helper_counts_by_what_it_holds() -> None:
     assert _identity(around(one)) == _identity(around(one)) != _identity(around(two))
 
 
-@pytest.mark.parametrize("name", [*CLASSES, "elcfs-masks", "fedavg+rc+mixstyle+sam", "feddag-global-student", "fedadg-released"])
+@pytest.mark.parametrize(
+    "name", [*CLASSES, "elcfs-masks", "fedavg+rc+mixstyle+sam", "fedavg+rsc+jigen", "feddag-global-student", "fedadg-released"]
+)
 def test_every_methods_steps_can_be_recorded(
     name: str, tiny: DomainDataset, tiny_masks: DomainDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +118,7 @@ def test_every_methods_steps_can_be_recorded(
     monkeypatch.setattr(Client, "step", judged)
     case = SETTINGS[name]
     data = tiny if case.task == "classification" else tiny_masks
-    train(Experiment(case.build(), data, "c", rounds=3), None, watch=Silent())
+    train(Experiment(case.build(), data, "c", rounds=3, partition=case.partition), None, watch=Silent())
     assert identities and not any(one is None for found in identities.values() for one in found)
     for found in identities.values():
         assert len(set(found)) < max(2, len(found)), "the same step in the next round is a recording's"

@@ -232,3 +232,13 @@ def test_a_mean_is_declared_where_it_makes_sense() -> None:
         type("Many", (Payload,), {"__annotations__": {"models": dict[str, State]}, "models": carries("model", mean=True)})
     with pytest.raises(TypeError, match="several counts"):
         type("Twice", (Counted,), {"__annotations__": {"images": int}, "images": carries("count")})
+
+
+@pytest.mark.parametrize("number", [-(2**63), 2**62])
+def test_a_counter_at_the_edge_of_its_type_is_outside(number: int) -> None:
+    """The size of the least int64 is itself: taking it would let it through."""
+    from unseen.engines.ranges import _perhaps_outside
+
+    inside, outside = torch.tensor(3), torch.tensor(number)
+    rest = [(torch.tensor([1.0, -1e7]), (-1e6, 1e6)), (torch.tensor([float("nan")]), (-1e6, 1e6)), (torch.tensor([0.5]), (-1e6, 1e6))]
+    assert _perhaps_outside([(inside, (-1e12, 1e12)), (outside, (-1e12, 1e12)), *rest]) == [1, 2, 3]

@@ -10,13 +10,17 @@ import pytest
 import unseen
 from unseen.data.domain import DomainDataset
 from unseen.device.graphs import StepGraphs
+from unseen.methods.dann import DANN
+from unseen.parts.adjusting import GA
 from unseen.parts.agreement import GMA
 from unseen.parts.augmix import AugMix
-from unseen.parts.mixstyle import MixStyle
+from unseen.parts.jigen import JiGen
+from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
 from unseen.parts.round_averages import EMA
+from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
 from unseen.parts.server_optimizers import AdamServer
-from unseen.parts.views import RandConv
+from unseen.parts.views import FACT, RandConv
 from unseen.state import State
 
 pytestmark = pytest.mark.gpu
@@ -26,6 +30,9 @@ METHODS: dict[str, Any] = {
     "fedavg with parts": lambda: unseen.FedAvg(
         lr=0.01, batch=8, views=RandConv(copies=1), mixstyle=MixStyle(), sam=SAM(), smoothing=0.1, server=AdamServer(lr=0.1), average=EMA()
     ),
+    "fedavg with rsc, jigen, dsu": lambda: unseen.FedAvg(lr=0.01, batch=8, rsc=RSC(), jigen=JiGen(beta=0.5), mixstyle=DSU()),
+    "fedavg with fact, efdmix, ga": lambda: unseen.FedAvg(lr=0.01, batch=8, views=FACT(), mixstyle=EFDMix(), aggregation=GA()),
+    "dann": lambda: DANN(lr=0.01, batch=8, width=8),
     "fedprox": lambda: unseen.FedProx(lr=0.01, batch=8),
     "fedsb": lambda: unseen.FedSB(lr=0.01, batch=8, budget=12),
     "fedsam": lambda: unseen.FedSAM(lr=0.01, batch=8, optimizer="momentum"),
@@ -46,6 +53,13 @@ METHODS: dict[str, Any] = {
     "fedgma": lambda: unseen.FedGMA(lr=0.01, batch=8, epochs=2, aggregation=GMA(threshold=0.0)),  # signs of rounding would be another run
     "per-fedavg": lambda: unseen.PerFedAvg(lr=0.01, batch=8, iterations=8, form="hf"),
     "g2g": lambda: unseen.G2G(lr=0.01, batch=8, epochs=2),
+    "copa": lambda: unseen.COPA(lr=0.01, batch=8, heads=3),
+    "epifcr": lambda: unseen.EpiFCR(lr=0.01, batch=8),
+    "ddaig": lambda: unseen.DDAIG(lr=0.01, batch=8, width=4, warmup=1),
+    "csac": lambda: unseen.CSAC(lr=0.01, batch=8, private_steps=8, steps=8, width=4),
+    "fccl": lambda: unseen.FCCL(
+        lr=0.002, batch=8, epochs=2, private_epochs=2.0, public="styled-digits", public_images=24, public_batch=6, optimizer="sgd"
+    ),
 }
 
 
@@ -58,7 +72,9 @@ def test_replaying_gives_what_running_gives(name: str, tiny: DomainDataset, monk
     """As near as two plain runs are to each other: a GPU sums in an order of its own."""
 
     def go() -> State:
-        return dict(unseen.run(METHODS[name](), tiny, "c", rounds=3, device="cuda").state)
+        method = METHODS[name]()
+        partition = "pooled" if method.pooled else "per-domain"
+        return dict(unseen.run(method, tiny, "c", rounds=3, device="cuda", partition=partition).state)
 
     recordings: list[int] = []
     replayed = StepGraphs.replayed

@@ -149,6 +149,41 @@ def test_a_projection_is_two_layers_with_a_relu_and_part_of_prediction():
         small("small_cnn:hidden=3,projection=6")
 
 
+@pytest.mark.parametrize("name", ["digits_cnn:heads=3", "digits_cnn:hidden=6,heads=3"])
+def test_an_ensemble_predicts_the_mean_of_its_heads(name):
+    torch.manual_seed(0)
+    net = small(name, outputs=4)
+    head, features = net.head(), torch.randn(5, 1024)
+    assert all(torch.equal(a, b) for a, b in zip(head.heads[0].parameters(), head.heads[2].parameters(), strict=True)), "equal at first"
+    for parameter in head.parameters():
+        parameter.data.normal_()
+    each = [one(features).softmax(1) for one in head.heads]
+    torch.testing.assert_close(head(features).softmax(1), sum(each) / 3)
+    torch.testing.assert_close(head(features).exp(), sum(each) / 3)  # the logits are log probabilities
+    head.share.copy_(torch.tensor([1.0, 0.0, 3.0]))
+    torch.testing.assert_close(head(features).exp(), (each[0] + 3 * each[2]) / 4)
+    (slope,) = torch.autograd.grad(head(features)[:, 0].sum(), head.heads[1].parameters().__next__())
+    assert not slope.any(), "a head without a share has no part"
+
+
+def test_an_ensemble_of_segmenting_heads_averages_at_every_pixel():
+    torch.manual_seed(0)
+    net = small("unet:width=2,depth=3,heads=2")
+    for parameter in net.head().parameters():
+        parameter.data.normal_()
+    seen = net(torch.randn(2, 1, 32, 32), full=True)
+    one, two = (head(seen.features).sigmoid() for head in net.head().heads)
+    torch.testing.assert_close(seen.logits.sigmoid(), (one + two) / 2)
+
+
+def test_every_head_of_an_ensemble_takes_the_files_last_layer(tmp_path):
+    donor = small("digits_cnn", outputs=2)
+    torch.save(donor.state_dict(), tmp_path / "donor.pth")
+    net = small("digits_cnn:heads=2", weights=tmp_path / "donor.pth")
+    assert all(torch.equal(head.weight, donor.fc3.weight) for head in net.head().heads)
+    torch.testing.assert_close(net(torch.ones(1, 1, 32, 32)), donor(torch.ones(1, 1, 32, 32)).log_softmax(1))
+
+
 def test_a_network_for_the_other_task_is_refused_before_round_1(tiny, tiny_masks):
     with pytest.raises(BadInput, match="'unet:width=2,depth=3' gives one answer per pixel; tiny is a data set for classification"):
         build_world(Experiment(FedAvg(), tiny, "c", network="unet:width=2,depth=3"))

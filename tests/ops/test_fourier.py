@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unseen.ops.fourier import draw_rows, low_amplitudes, low_spectrum, restyle_amplitudes, take_rows, window
+from unseen.ops.fourier import draw_rows, low_amplitudes, low_spectrum, mix_amplitudes, restyle_amplitudes, take_rows, window
 
 Array = NDArray[np.float64]
 
@@ -133,3 +133,19 @@ def test_rows_are_taken_as_if_all_parts_lay_end_to_end(sizes: list[int], seed: i
     parts = [torch.rand(size, 2, generator=rng) for size in sizes]
     rows = torch.randint(sum(sizes), (3, 7), generator=rng)
     assert torch.equal(take_rows(parts, rows), torch.cat(parts)[rows])
+
+
+@pytest.mark.parametrize("size", [(8, 6), (7, 9)])
+def test_mixed_amplitudes_keep_the_phase_as_numpys_whole_transform_has_it(size: tuple[int, int]) -> None:
+    pixels = images(3, 2, *size, dtype=torch.float64)
+    partner, lam = torch.tensor([1, 2, 0]), torch.tensor([0.25, 1.0, 0.0], dtype=torch.float64)
+    got = mix_amplitudes(pixels, partner, lam)
+    for n in range(3):
+        for c in range(2):
+            own, theirs = (np.fft.fft2(pixels[row, c].numpy()) for row in (n, int(partner[n])))
+            size_mixed = (1 - float(lam[n])) * np.abs(own) + float(lam[n]) * np.abs(theirs)
+            want = np.fft.ifft2(size_mixed * np.exp(1j * np.angle(own)))
+            assert np.allclose(want.imag, 0, atol=1e-12) and np.allclose(got[n, c], want.real)
+    normalised = (pixels - 0.5) / 0.2
+    assert torch.allclose(mix_amplitudes(normalised, partner, lam), (got - 0.5) / 0.2)  # the network's input, or pixels: the same image
+    assert torch.equal(got[2], pixels[2])

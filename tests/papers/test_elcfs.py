@@ -387,7 +387,7 @@ def test_an_optimiser_goes_on_where_it_was() -> None:
 
 def around(task: str = "segmentation", net: nn.Module | None = None, **training: int) -> Surroundings:
     net = net or UNet(2, channels=1, width=2, depth=2)
-    return Surroundings(task, Shapes(2, 1, (12, 12), 4), net, training or {"a": 3, "b": 3}, {"a": 1, "b": 1})
+    return Surroundings(task, Shapes(2, 1, (12, 12), 4, lambda outputs: net), net, training or {"a": 3, "b": 3}, {"a": 1, "b": 1})
 
 
 def test_what_stands_in_the_way_is_said_before_round_1() -> None:

@@ -7,8 +7,11 @@ import torch
 from cases import Case
 from unseen import Experiment, FedAvg
 from unseen.data.domain import DomainDataset
+from unseen.parts.adjusting import GA
 from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
+from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import MixStyle
+from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
 from unseen.parts.views import RandConv
 from unseen.runs.watch import Silent
@@ -33,6 +36,10 @@ TINY = {
         rounds=8,
         reaches=0.6,
         leaves="assess.losses train.model train.perturbed",
+    ),
+    "fedavg-ga": Case("fedavg", {"lr": 0.02, "batch": 8, "aggregation": GA()}, leaves="compare.scores train.model"),
+    "fedavg+rsc+jigen": Case(
+        "fedavg", {"lr": 0.02, "batch": 8, "rsc": RSC(), "jigen": JiGen()}, rounds=8, reaches=0.6, leaves="train.model train.samples"
     ),
     "fedavg+rc+mixstyle+sam": Case(
         "fedavg",

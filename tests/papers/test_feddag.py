@@ -54,6 +54,11 @@ TINY = {
         {**FEDDAG, "distribution": "global_student", "feature": "logits", "statistics": "copy", "rate_warmup": 2},
         leaves="assess.losses train.generator train.perturbed train.student train.teacher",
     ),
+    "feddag-ats": Case(
+        "feddag",
+        {**FEDDAG, "task_loss": "generated", "head": "fixed", "distribution": "global_student", "aggregation": Mean()},
+        leaves="train.generator train.samples train.student train.teacher",
+    ),
     "feddag-sam": Case(
         "feddag",
         {**FEDDAG, "distribution": "copy", "sam": SAM(0.01), "aggregation": CEA(evaluators=1, own=True)},

@@ -158,7 +158,7 @@ def test_every_view_is_generated_from_and_all_are_bound_together() -> None:
     net, task = task_net().double(), CLASSES
     x, y = torch.rand(6, 1, 8, 8, dtype=torch.float64), torch.tensor([2, 0, 1])
     p, f = torch.rand_like(x) - 0.5, torch.randn(6, net.feature_size, dtype=torch.float64)
-    draws = mixing_of(MixStyle(p=1.0, alpha=1.0, stages=1), x, torch.Generator().manual_seed(0), times=2)
+    draws = mixing_of(MixStyle(p=1.0, alpha=1.0, stages=1), x, torch.Generator().manual_seed(0), list, times=2)
     method = FedDAG(alpha=0.5, smoothing=0.3, views=RandConv(copies=1, weight=0.7), mixstyle=MixStyle(p=1.0, stages=1))
     got = method.student_loss(net, task, f, x, p, y, *draws)
 

@@ -25,7 +25,8 @@ from unseen.training import train
 from unseen.world import build_world
 
 TINY = {
-    "moon": Case("moon", {"lr": 0.1, "batch": 8, "epochs": 1, "projection": 8}, leaves="train.model train.samples"),
+    "moon": Case("moon", {"lr": 0.1, "batch": 8, "epochs": 1}, reaches=None, leaves="train.model train.samples"),
+    "moon+projection": Case("moon", {"lr": 0.1, "batch": 8, "epochs": 1, "projection": 8}, leaves="train.model train.samples"),
     "moon-masks": Case(
         "moon",
         {"lr": 0.02, "batch": 4, "epochs": 1, "optimizer": "adam"},

@@ -21,6 +21,7 @@ from unseen.method import Refused, Replies
 from unseen.methods import METHODS
 from unseen.ops.contribution import Scored
 from unseen.parts import parts_of
+from unseen.parts.adjusting import GA, OMG
 from unseen.parts.aggregation import CEA, SHA, Aggregate, Aggregation, Candidates, Losses, Mean, Uniform
 from unseen.parts.agreement import GMA
 from unseen.parts.robust import Median, Trimmed
@@ -307,6 +308,8 @@ ADDED: dict[Aggregation, set[tuple[str, str]]] = {
     SHA(rho=0.01): {("train", "perturbed"), ("assess", "losses")},
     Median(): set(),
     Trimmed(): set(),
+    GA(): {("compare", "scores")},
+    OMG(): set(),
     GMA(): {("train", "samples")},
 }
 _ADDED = {fields for part in ADDED.values() for fields in part}

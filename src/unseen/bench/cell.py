@@ -31,7 +31,7 @@ def why(error: Exception) -> str:
 def run_cell(description: Mapping[str, Any], folder: Path) -> str:
     """Run one cell to its end, from where its folder stands. Returns why it failed; nothing if it did not."""
     try:
-        train(read_experiment(description, own_code=True), folder, resume=True, watch=Silent())
+        train(read_experiment(description, own_code=True), folder, resume=True, watch=Silent(), alone=False)
     except OSError:  # a full disk is not this cell's fault
         raise
     except Exception as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unseen.bench.plan import BenchmarkCell
+from unseen.bench.sharing import sharing_the_gpu
 from unseen.engines.child import ChildEnded, ChildProcess
 from unseen.errors import BadInput
 from unseen.runs.watch import Watch
@@ -34,11 +35,18 @@ def in_processes(cells: Sequence[BenchmarkCell], out: Path, jobs: int, watch: Wa
     """Run every cell, `jobs` at a time. Returns what failed, and why."""
     refuse_unbuildable(cells, "--jobs")
     threads = cells[0].experiment.threads
+    with sharing_the_gpu(jobs if cells[0].experiment.device == "cuda" else 1) as environment:
+        return _in_processes(cells, out, jobs, watch, threads, environment)
+
+
+def _in_processes(
+    cells: Sequence[BenchmarkCell], out: Path, jobs: int, watch: Watch, threads: int, environment: Mapping[str, str]
+) -> dict[str, str]:
     idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
     started: list[ChildProcess] = []
 
     def start() -> ChildProcess:
-        started.append(ChildProcess("unseen.bench.cell", threads=threads))
+        started.append(ChildProcess("unseen.bench.cell", threads=threads, environment=environment))
         return started[-1]
 
     def one(cell: BenchmarkCell) -> str:

@@ -21,7 +21,9 @@ def bench(
     workers: Annotated[
         int | None, typer.Option(help="client tasks in parallel processes; default one per core, on a GPU one", min=1)
     ] = None,
-    jobs: Annotated[int, typer.Option(help="runs at the same time, each in a process of its own", min=1)] = 1,
+    jobs: Annotated[
+        str, typer.Option(help="runs at the same time, each in a process of its own: a number, or auto: as many as this machine is best at")
+    ] = "auto",
     engine: Annotated[
         str, typer.Option(help="local, or ray: runs spread over a Ray cluster", autocompletion=among("local", "ray"))
     ] = "local",
@@ -42,6 +44,7 @@ def bench(
         from unseen.bench.jobs import in_processes
         from unseen.bench.plan import read_benchmark, write_plan
         from unseen.bench.sequential import run_benchmark
+        from unseen.bench.sharing import best_jobs
         from unseen.cli.progress import Screen
         from unseen.cli.report import tables_below
         from unseen.report.tables import to_markdown
@@ -49,14 +52,17 @@ def bench(
         values = read_toml(file)
         cells = read_benchmark(values, _seeds(seeds), row)
         number = workers or default_workers(cells[0].experiment)
-        _refuse_mixture(engine, jobs, workers, address)
-        _refuse_untold(track or [], engine, jobs)
+        wanted = _jobs(jobs)
+        _refuse_mixture(engine, wanted or 1, workers, address)
+        _refuse_untold(track or [], engine, wanted or 1)
+        alone = engine == "ray" or workers is not None or bool(track)
+        at_once = wanted or (1 if alone else best_jobs(cells))
         write_plan(values, cells, out)
         with Screen(screen, quiet, verbose) as watch:
             if engine == "ray":
                 failed = on_ray(cells, out, address, watch)
-            elif jobs > 1:
-                failed = in_processes(cells, out, jobs, watch)
+            elif at_once > 1:
+                failed = in_processes(cells, out, at_once, watch)
             else:
                 failed = run_benchmark(cells, out, number, watch, track or [])
         for name, reason in failed.items():
@@ -70,6 +76,17 @@ def bench(
                 screen.print(note, markup=False)
     if failed:
         raise typer.Exit(1)
+
+
+def _jobs(text: str) -> int | None:
+    """A number of runs, or None for auto."""
+    from unseen.errors import BadInput
+
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise BadInput(f"--jobs {text!r}; expected auto, or a whole number of at least 1")
+    return int(text)
 
 
 def _refuse_mixture(engine: str, jobs: int, workers: int | None, address: str | None) -> None:

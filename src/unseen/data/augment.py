@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unseen.data.bigaug import BigAug
 from unseen.errors import BadInput
 from unseen.ops.colour import blend_map, blended, grayscaled, turned_hue
 from unseen.ops.geometry import crop_boxes, resample, source_map
@@ -167,7 +168,7 @@ def _refuse_unless_coloured(channels: int) -> None:
         raise BadInput(f"colour jitter of images with {channels} channels; expected 1 or 3: use a recipe without it, such as 'elcfs'")
 
 
-RECIPES: dict[str, Augment] = {
+RECIPES: dict[str, Augment | BigAug] = {
     "none": Augment(),
     # Gulrajani and Lopez-Paz, 2021, as in DomainBed.
     "domainbed": Augment(crop_min=0.7, flip=0.5, brightness=0.3, contrast=0.3, saturation=0.3, hue=0.3, grayscale=0.1),
@@ -179,6 +180,8 @@ RECIPES: dict[str, Augment] = {
     "fedsb-released": Augment(
         zoom_min=232 / 224, zoom_max=232 / 224, flip=0.5, brightness=0.3, contrast=0.3, saturation=0.3, hue=0.3, grayscale=0.1
     ),
+    # Zhang et al., 2020: nine stacked transforms, made for segmentation.
+    "bigaug": BigAug(),
     "fedadg-released": Augment(crop_min=0.7, flip=0.5, grayscale=0.1),
 }
 

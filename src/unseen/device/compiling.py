@@ -85,12 +85,14 @@ class StepTimes:
     start: float
 
 
-def compiling_pays(work: Work, device: torch.device, folder: Path, say: Callable[[str], None]) -> bool:
+def compiling_pays(work: Work, device: torch.device, folder: Path, say: Callable[[str], None], measures: bool = True) -> bool:
     """Whether the run ends sooner with compiled passes, by what was measured here before, or is measured now if the run is long enough."""
     about = [torch.cuda.get_device_name(device), torch.__version__, work.network, list(work.x), list(work.labels.shape), work.precision]
     file = folder / f"{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]}.json"
     found = _kept(file)
     if found is None:
+        if not measures:
+            return False
         plain = _seconds(BareStep(work.make(), work.loss, work.x, work.labels, device, work.precision))
         if work.steps * plain * _GAIN < _START:
             return False

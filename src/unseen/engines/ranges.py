@@ -47,8 +47,9 @@ class Ranges:
                     tensors.append((path, value.byte() if value.dtype is torch.bool else value, (low, high)))
             elif not low <= value <= high:
                 raise OutOfRange(f"{path} is {value:g}; expected {low:g} to {high:g}")
-        extremes = torch.stack([torch.stack(torch.aminmax(value)).double() for _, value, _ in tensors]).tolist() if tensors else []
-        for (path, _, (low, high)), (least, most) in zip(tensors, extremes, strict=True):  # one wait for the device
+        for number in _perhaps_outside([(value, bounds) for _, value, bounds in tensors]):
+            path, value, (low, high) = tensors[number]
+            least, most = (float(extreme) for extreme in torch.aminmax(value))
             if not low <= least <= most <= high:
                 raise OutOfRange(f"{path} reaches from {least:g} to {most:g}; expected {low:g} to {high:g}")
 
@@ -89,6 +90,23 @@ class Ranges:
             return self._task.ranges(self._size, samples)[key]
         largest = LARGEST if told.kind == "score" else _LARGEST_NUMBER if told.kind == "statistic" else 2.0**53
         return -largest if told.low is None else told.low, largest if told.high is None else told.high
+
+
+def _perhaps_outside(tensors: list[tuple[Tensor, Bounds]]) -> list[int]:
+    """The places of the tensors that may hold a number outside its bounds: by their largest sizes, with few launches on a GPU."""
+    alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    doubtful: list[int] = []
+    for number, (value, (low, high)) in enumerate(tensors):
+        if low == -high and (value.is_floating_point() or value.ndim == 0):
+            alike.setdefault((value.device, value.dtype), []).append(number)
+        else:
+            doubtful.append(number)
+    for numbers in alike.values():
+        values = [tensors[number][0].detach() for number in numbers]
+        largest = torch._foreach_norm(values, float("inf")) if values[0].is_floating_point() else values
+        told = zip(numbers, torch.stack(largest).tolist(), strict=True)  # one wait for the device
+        doubtful += [number for number, size in told if not -tensors[number][1][1] <= size <= tensors[number][1][1]]
+    return sorted(doubtful)
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:

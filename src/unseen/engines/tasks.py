@@ -93,6 +93,7 @@ class TaskRunner:
             augment=world.augment,
             precision=world.experiment.precision,
             recall=lambda kind: memory.recall(name, kind),
+            domains=sorted(domain.name for domain in world.fold.sources),
         )
         with seeded_block(world.device, seed, "task", place.round, place.ask, name, *self.secret):
             up = task(down, client)

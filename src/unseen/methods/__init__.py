@@ -16,7 +16,13 @@ __all__ = ["CLASSES", "METHODS", "method_class", "name_of_method"]
 
 CLASSES = {  # a method's name, which is its file's, and its class
     "ccst": "CCST",
+    "copa": "COPA",
+    "csac": "CSAC",
+    "dann": "DANN",
+    "ddaig": "DDAIG",
     "elcfs": "ELCFS",
+    "epifcr": "EpiFCR",
+    "fccl": "FCCL",
     "fedadg": "FedADG",
     "fedavg": "FedAvg",
     "fedbn": "FedBN",

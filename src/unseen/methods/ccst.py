@@ -53,6 +53,7 @@ class CCST(Method[Aggregate]):
     """FedAvg on images that also come in the other clients' styles."""
 
     paper = "Chen et al., WACV 2023"
+    compiles = True
     presets = {
         "paper": {"space": "adain", "styles": 3, "rounds": 500, "validation": 0.1},
         "camelyon17": {"space": "adain", "styles": 4, "rounds": 200, "validation": 0.1},

@@ -98,7 +98,7 @@ class ELCFS(Method[Aggregate]):
         Local(batch=5, lr=1e-3),
         symbols={"epochs": "E"},
         meanings={"lr": "learning rate of Adam", "sam": "sharpness-aware steps on the whole objective"},
-        without=["optimizer", "weight_decay", "smoothing", "views", "mixstyle"],
+        without=["optimizer", "weight_decay", "smoothing", "views", "mixstyle", "rsc", "jigen"],
     )
     combining: Combining = group(Combining(), symbols={"aggregation": "N^k / N"})
 

@@ -45,6 +45,7 @@ class FedBN(Method[Global]):
     """Batch norms stay with the clients, whose images differ in their statistics; the rest is averaged."""
 
     paper = "Li et al., ICLR 2021"
+    compiles = True
 
     unseen_norm: Literal["average", "initial"] = hyper(
         "average", "norms of the global model: the mean of the clients', which then leave, or those it began with"

@@ -29,7 +29,6 @@ from unseen.parts.aggregation import Aggregate
 from unseen.parts.augmix import MixingChains
 from unseen.parts.combining import Combining, Up
 from unseen.parts.local import Local
-from unseen.parts.mixstyle import mixed
 from unseen.parts.views import predictions, repeat_labels
 from unseen.payload import Nothing, Payload, State, carries
 from unseen.settings import group, hyper
@@ -64,7 +63,7 @@ class FedCCRL(Method[Aggregate]):
     lambda1: float = hyper(0.1, "weight of the supervised contrast of features", symbol="lambda_1", low=0.0)
     lambda2: float = hyper(1.0, "weight of the Jensen-Shannon consistency; released 0.1", symbol="lambda_2", low=0.0)
     tau: float = hyper(0.1, "temperature of the contrast", symbol="tau", low=1e-3)
-    local: Local = group(Local(batch=32, optimizer="momentum", lr=1e-3), without=["views"])
+    local: Local = group(Local(batch=32, optimizer="momentum", lr=1e-3), without=["views", "rsc", "jigen"])
     combining: Combining = group(Combining())
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
@@ -89,7 +88,7 @@ class FedCCRL(Method[Aggregate]):
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
             def loss() -> Tensor:
-                seen, labels = mixed(net, x, mixing, full=True), repeat_labels(y, len(x))
+                seen, labels = self.local.look(net, x, mixing), repeat_labels(y, len(x))
                 total = client.task.loss(seen.logits, labels, self.local.smoothing)
                 if self.lambda1:
                     total = total + self.lambda1 * supervised_contrast(seen.features, labels, self.tau)

@@ -5,9 +5,8 @@ saw before, with the label kept (Eq. 1-3); then the student learns to see the sa
 server: the others assess each client's teacher after a small step uphill (Eq. 5), it is averaged with its own earlier ones that did better,
 and all are averaged by score (Eq. 6). The aggregate becomes the new STUDENT; the teacher stays, and that gap drives the generator.
 
-The paper does not say, no code was released, and here it is so:
+The paper does not say, no code was released, and here it is so (the preset `ats` is ATS, from which it descends: Yang et al., 2021):
 - a frozen network runs with its running statistics; the student sees originals and generated images as one batch;
-- the decay of the teacher, the feature, the form of step 2's task loss, the generator's width and rate are fields;
 - a warm-up round is one of FedAvg: the student trains on its images alone, and the teacher is that student; without NDAG all rounds are;
 - the student learns from images that the generator makes after its own step (`regenerate`), and they are not clamped;
 - optimisers start afresh every round; who missed rounds goes on with its last teacher; views join a batch first; MixStyle is the student's.
@@ -17,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -32,7 +30,6 @@ from unseen.ops.discrepancy import clipped_discrepancy, discrepancy, follow, per
 from unseen.parts.aggregation import SHA, Aggregate, Told
 from unseen.parts.combining import Combining
 from unseen.parts.local import Local
-from unseen.parts.mixstyle import mixed
 from unseen.parts.views import repeat_labels
 from unseen.payload import Memory, Payload, State, carries
 from unseen.settings import group, hyper
@@ -82,7 +79,9 @@ class FedDAG(Method[Server]):
     presets = {
         "paper": {"rounds": 35, "size": 96, "validation": 0.1, **_PAPER},
         "paper-224": {"lr": 5e-3, "batch": 16, "rounds": 50, "size": 224, **_PAPER},
-    }
+        "ats": {"task_loss": "generated", "head": "fixed", "width": 64, "ema": 0.999, "distribution": "global_student", "warmup": 25,
+                "lr": 5e-4, "aggregation": "mean", "rounds": 50},
+    }  # fmt: skip
 
     ndag: bool = hyper(True, "generate; without it clients train as in FedAvg", symbol="NDAG")
     alpha: float = hyper(0.3, "how strongly an image is perturbed", symbol="alpha, Eq. 2", low=0.0, high=1.0)
@@ -96,6 +95,7 @@ class FedDAG(Method[Server]):
     regenerate: bool = hyper(True, "the student sees images of the generator after its step; false: those that step was taken on")
     width: int = hyper(32, "channels of the generator: FCN32 or FCN16; the paper does not say which it used", symbol="Fig. 12", low=1)
     generator_lr: float | None = hyper(None, "learning rate of the generator; none: the student's", low=0.0)
+    head: Literal["trained", "fixed"] = hyper("trained", "fixed: after the warm-up the head stays as it is, as in ATS")
     ema: float = hyper(0.99, "decay of the teacher that follows the student", low=0.0, high=1.0)
     statistics: Literal["average", "copy"] = hyper("average", "how the teacher takes batch-norm statistics: like weights, or as they are")
     distribution: Literal["student", "copy", "global_student"] = hyper("student", "whom the aggregate becomes; copy: both", symbol="Fig. 5")
@@ -105,15 +105,18 @@ class FedDAG(Method[Server]):
         Local(batch=32, optimizer="momentum", lr=1e-3, weight_decay=5e-4),
         symbols=dict.fromkeys(("batch", "optimizer", "lr", "weight_decay"), "Sec. IV-A") | {"sam": "FedSAM, Fig. 9"},
         meanings={"batch": "samples in a batch (224 px: 16)", "lr": "learning rate (224 px: 5e-3)", "sam": "of the student"},
+        without=["rsc", "jigen"],
     )
     combining: Combining = group(Combining(SHA()), symbols={"aggregation": "SHA"})
 
     def contradictions(self) -> Iterable[str]:
         if self.train_on == "perturbations" and not self.ndag:
             yield "train_on is perturbations, but ndag is off and nothing is generated; switch ndag on, or train on images"
+        if self.head == "fixed" and not (self.ndag and self.warmup):
+            yield "head is fixed after a warm-up of generation, but there is none; set ndag = true and warmup above 0, or train the head"
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
-        return {"generator": partial(ImageGenerator, shapes.channels, self.width)} if self.ndag else {}
+        return {"generator": lambda: ImageGenerator(shapes.channels, self.width)} if self.ndag else {}
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
@@ -126,17 +129,15 @@ class FedDAG(Method[Server]):
             kept = client.recall(Kept) if self.distribution == "student" else None
             teacher = client.build("task", kept.teacher if kept else down.model).eval()
             generator = client.build("generator", down.generator)
+            if self.head == "fixed":
+                student.head().requires_grad_(False)
             step = self.ndag_step(teacher, student, generator, client, down.rate or 1.0)
         for batch in self.local.batches(client, times=2 if generator and self.train_on == "images" else 1):  # x and x^
             step(*batch)
         if self.distribution == "student":
             client.remember(Kept(teacher=state_of(teacher)))
-        return Up(
-            teacher=state_of(teacher),
-            generator=None if generator is None else state_of(generator),
-            student=state_of(student) if self.distribution == "global_student" else None,
-            **self.combining.upload(client, teacher, learner=student),
-        )
+        made, learnt = generator and state_of(generator), state_of(student) if self.distribution == "global_student" else None
+        return Up(teacher=state_of(teacher), generator=made, student=learnt, **self.combining.upload(client, teacher, learner=student))
 
     def plain_step(self, student: TaskNet, client: Client, rate: float) -> Callable[..., None]:
         """A step of FedAvg: in warm-up, and without NDAG."""
@@ -177,10 +178,9 @@ class FedDAG(Method[Server]):
         """L_cls + L_sim (Eq. 4)."""
         if self.train_on == "perturbations":
             return self.local.loss(task, student, self.alpha * made, y, mixing)
-        seen = mixed(student, torch.cat([x, perturb(x, made, self.alpha)]), mixing, full=True)
-        generated = slice(len(x), None)
-        similarity = discrepancy(f, self.feature_of(seen)[generated]).mean()
-        judged = seen.logits[generated] if self.task_loss == "generated" else seen.logits
+        seen = self.local.look(student, torch.cat([x, perturb(x, made, self.alpha)]), mixing)
+        similarity = discrepancy(f, self.feature_of(seen)[len(x) :]).mean()
+        judged = seen.logits[len(x) :] if self.task_loss == "generated" else seen.logits
         return (2 if self.task_loss == "sum" else 1) * self.local.loss_of(task, judged, y) + self.similarity_weight * similarity
 
     def feature_of(self, seen: Outputs) -> Tensor:

@@ -34,7 +34,6 @@ from unseen.ops.randconv import restyled_views
 from unseen.parts.combining import Down
 from unseen.parts.dynamic import Dynamic, DynamicPenalty, DynamicUp, combine_dynamic
 from unseen.parts.local import Local
-from unseen.parts.mixstyle import mixed
 from unseen.parts.views import chosen_styles, predictions, repeat_labels, strange_styles
 from unseen.settings import group, hyper
 from unseen.task import Task
@@ -77,7 +76,7 @@ class FedGCA(Method[Dynamic]):
         Local(epochs=5.0, batch=32, optimizer="momentum", lr=0.01),
         symbols={"lr": "eta"},
         meanings={"batch": "images in a batch, before they are restyled"},
-        without=["views"],
+        without=["views", "rsc", "jigen"],
     )
 
     def contradictions(self) -> Iterable[str]:
@@ -115,7 +114,7 @@ class FedGCA(Method[Dynamic]):
             told = self.guidance(client.task, guide, x, labels, len(y)) if self.beta else (None, None)
 
             def loss() -> Tensor:  # Eq. 6 without alpha L_OC, whose gradient is known
-                seen = mixed(net, x, mixing, full=True)
+                seen = self.local.look(net, x, mixing)
                 total = client.task.loss(seen.logits, labels, self.local.smoothing)
                 if self.beta:
                     total = total + self.beta * self.semantic_consistency(client.task, net, seen, told, labels, len(y))

@@ -31,6 +31,7 @@ class FedGMA(Method[Aggregate]):
     """Weights on whose direction the clients disagree are held back."""
 
     paper = "Tenison et al., TMLR 2023"
+    compiles = True
 
     local: Local = group(Local(optimizer="sgd", lr=0.01, batch=32), symbols={"epochs": "E", "lr": "eta"})
     combining: Combining = group(

@@ -42,6 +42,7 @@ class FedNova(Method[Global]):
     """Clients that take more steps pull no harder for that."""
 
     paper = "Wang et al., NeurIPS 2020"
+    compiles = True
 
     local: Local = group(
         Local(optimizer="momentum", lr=0.02, batch=32, weight_decay=1e-4), symbols={"epochs": "E", "batch": "B", "lr": "eta"}

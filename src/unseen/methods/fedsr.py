@@ -31,7 +31,6 @@ from unseen.ops.gaussian import Length, deviation, drawn, gaussian_divergence, r
 from unseen.parts.aggregation import Aggregate, Told, Uniform
 from unseen.parts.combining import Combining
 from unseen.parts.local import Local
-from unseen.parts.mixstyle import mixed
 from unseen.parts.views import repeat_labels
 from unseen.payload import Memory, Payload, State, carries
 from unseen.settings import group, hyper
@@ -85,6 +84,7 @@ class FedSR(Method[Server]):
     local: Local = group(
         Local(steps=5, batch=64, optimizer="momentum", lr=0.01, weight_decay=5e-4),
         symbols={"steps": "E", "lr": "eta"},
+        without=["rsc", "jigen"],
     )
     combining: Combining = group(Combining(Uniform()), symbols={"aggregation": "1 / K"})
 
@@ -124,7 +124,7 @@ class FedSR(Method[Server]):
         self, net: TaskNet, spread: nn.Module, r: Any, client: Client, x: Tensor, y: Tensor, noise: Tensor, mixing: tuple[Tensor, ...]
     ) -> Tensor:
         """CE(C(z), y) + alpha_L2R L2R + alpha_CMI CMI, on one draw of z for every image."""
-        features = mixed(net, x, mixing, full=True).features
+        features = self.local.look(net, x, mixing).features
         head: Any = net.head()
         mu, classify = (head.inner(features), head.output) if self.z else (features, head)
         sigma, labels = deviation(spread(features)), repeat_labels(y, len(x))

@@ -73,7 +73,9 @@ class G2G(Method[Journey]):
     order: Literal["fixed", "shuffled"] = hyper("fixed", "clients by name, or in an order drawn afresh each round")
     keep_moments: bool = hyper(True, "keep the state of the private model's optimiser over the rounds")
     local: Local = group(
-        Local(epochs=7.0, batch=32, optimizer="momentum", lr=8e-4, weight_decay=5e-4), symbols={"epochs": "E"}, without=["sam"]
+        Local(epochs=7.0, batch=32, optimizer="momentum", lr=8e-4, weight_decay=5e-4),
+        symbols={"epochs": "E"},
+        without=["sam", "rsc", "jigen"],
     )
 
     def contradictions(self) -> Iterable[str]:
@@ -93,7 +95,7 @@ class G2G(Method[Journey]):
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
-            p, q = mixed(private, x, mixing), mixed(shared, x, mixing)
+            p, q = mixed(self.local.mixstyle, private, x, mixing), mixed(self.local.mixstyle, shared, x, mixing)
             for optimizer, logits, other, a in ((for_private, p, q, self.private_labels), (for_shared, q, p, self.shared_labels)):
                 loss = self.local.loss_of(client.task, logits, y)
                 own_step(optimizer, a * loss + (1 - a) * divergence_from(other, logits))  # KL(other || own)

@@ -25,7 +25,6 @@ from unseen.ops.contrast import model_contrast
 from unseen.parts.aggregation import Aggregate
 from unseen.parts.combining import Combining, Down, Up
 from unseen.parts.local import Local
-from unseen.parts.mixstyle import mixed
 from unseen.payload import Memory, State
 from unseen.settings import group, hyper
 from unseen.state import state_of
@@ -49,7 +48,9 @@ class MOON(Method[Aggregate]):
     projection: int = hyper(0, "outputs of a projection before the output layer; 0: the features are compared", low=0, high=65536)
     buffer: int = hyper(1, "how many of its earlier models a client is drawn away from", low=1)
     local: Local = group(
-        Local(epochs=10.0, batch=64, optimizer="momentum", lr=0.01, weight_decay=1e-5), symbols={"epochs": "E", "lr": "eta"}
+        Local(epochs=10.0, batch=64, optimizer="momentum", lr=0.01, weight_decay=1e-5),
+        symbols={"epochs": "E", "lr": "eta"},
+        without=["rsc", "jigen"],
     )
     combining: Combining = group(Combining(), symbols={"aggregation": "n_k / n"})
 
@@ -74,7 +75,7 @@ class MOON(Method[Aggregate]):
                 fixed = [self.represent(other, other(x, full=True)) for other in others]
 
             def loss() -> Tensor:  # l_sup + mu l_con, Eq. 4
-                seen = mixed(net, x, mixing, full=True)
+                seen = self.local.look(net, x, mixing)
                 value = self.local.loss_of(client.task, seen.logits, y)
                 return value + self.mu * model_contrast(self.represent(net, seen), fixed[0], fixed[1:], self.tau) if fixed else value
 

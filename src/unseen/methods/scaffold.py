@@ -58,6 +58,7 @@ class SCAFFOLD(Method[Controls]):
     """Control variates take the clients' drift off every local step."""
 
     paper = "Karimireddy et al., ICML 2020"
+    compiles = True
 
     server_lr: float = hyper(1.0, "learning rate of the server; 1: the mean of the clients' models", symbol="eta_g", low=0.0)
     local: Local = group(Local(optimizer="sgd", lr=0.1, batch=64), symbols={"steps": "K", "lr": "eta_l"})

@@ -18,7 +18,7 @@ from unseen.networks.base import Outputs, TaskNet
 from unseen.networks.digits import digits_cnn
 from unseen.networks.efficientnet import efficientnet_lite0
 from unseen.networks.generator import ImageGenerator
-from unseen.networks.headed import HeadedNet, ProjectionHead, TwoLayerHead
+from unseen.networks.headed import EnsembleHead, HeadedNet, ProjectionHead, TwoLayerHead
 from unseen.networks.mobilenet import mobilenet_v2
 from unseen.networks.norm import freeze_batch_norm
 from unseen.networks.pretrained import Official, load_weights
@@ -32,6 +32,7 @@ __all__ = [
     "NETWORKS",
     "Discriminator",
     "DistributionGenerator",
+    "EnsembleHead",
     "ImageGenerator",
     "NetworkEntry",
     "Outputs",
@@ -46,6 +47,14 @@ __all__ = [
 Size = tuple[int, int]
 
 
+def _heads() -> Any:
+    return hyper(0, "so many heads, whose mean prediction counts (COPA); 0 for the one that it has", low=0, high=1024)
+
+
+def _puzzle() -> Any:
+    return hyper(0, "orders that a second head tells of an image's tiles (the part jigen); 0 for no such head", low=0, high=65536)
+
+
 @dataclass(frozen=True)
 class PlainOptions(Configured):
     """Of every classification network."""
@@ -57,6 +66,8 @@ class PlainOptions(Configured):
     projection: int = hyper(
         0, "outputs of a projection, two layers with a ReLU, before the output layer (MOON: 256); 0 for none", low=0, high=65536
     )
+    heads: int = _heads()
+    puzzle: int = _puzzle()
 
     def contradictions(self) -> Iterable[str]:
         if self.hidden and self.projection:
@@ -78,6 +89,8 @@ class UNetOptions(Configured):
     name: ClassVar[str] = "it"
     width: int = hyper(16, "channels at full resolution", low=1, high=1024)
     depth: int = hyper(5, "levels, each of half the resolution and twice the channels", low=3, high=8)
+    heads: int = _heads()
+    puzzle: int = _puzzle()
 
 
 @dataclass(frozen=True)
@@ -186,10 +199,14 @@ def build_network(name: str, *, outputs: int, channels: int, size: Size, weights
         net.insert_hidden_layer(options.hidden)
     if getattr(options, "projection", 0):
         net.insert_projection(options.projection)
+    if options.heads:
+        net.multiply_head(options.heads)
     if getattr(options, "norm", "trained") == "frozen":
         freeze_batch_norm(net)
     if weights is not None:
         load_weights(net, weights, entry.imagenet)
+    if options.puzzle:
+        net.add_puzzle_head(options.puzzle)  # last, so that the rest begins as without it
     return net
 
 

@@ -1,18 +1,19 @@
-"""FedADG's distribution generator and discriminator.
+"""FedADG's distribution generator and discriminator, and the classifier of domains that DANN plays against.
 
-Two fully connected layers each, with ReLU units between as the paper says (the released code's leak by 0.01 below zero). It does not
-say how they end: as in the released code, G in a ReLU and D in a sigmoid.
+FedADG's have two fully connected layers each, with ReLU units between as the paper says (the released code's leak by 0.01 below zero).
+It does not say how they end: as in the released code, G in a ReLU and D in a sigmoid.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Discriminator", "DistributionGenerator"]
+__all__ = ["Discriminator", "DistributionGenerator", "domain_classifier"]
 
 
 class DistributionGenerator(nn.Module):
@@ -94,3 +95,10 @@ class FixedProjection(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return features @ self.matrix
+
+
+def domain_classifier(features: int, domains: int, width: int, depth: int) -> nn.Sequential:
+    """Features to the logits of the domains: `depth` linear layers with ReLU units between, as DomainBed's."""
+    sizes = [features, *[width] * (depth - 1)]
+    hidden = [layer for entering, leaving in pairwise(sizes) for layer in (nn.Linear(entering, leaving), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(sizes[-1], domains))

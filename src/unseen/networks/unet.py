@@ -49,6 +49,10 @@ class UNet(HeadedNet):
     def stages(self) -> tuple[nn.Module, ...]:
         return tuple(self.encoder)
 
+    @property
+    def pooled_size(self) -> int:
+        return self.feature_size << (len(self.encoder) - 2)
+
 
 class _Down(nn.Module):
     """Three 3x3 convolutions, each with instance norm; no ReLU after the first."""

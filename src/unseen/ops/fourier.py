@@ -1,4 +1,4 @@
-"""Low frequencies of images: their amplitudes, and images restyled with the amplitudes of others.
+"""Frequencies of images: their amplitudes, and images restyled with the amplitudes of others.
 
 Liu et al., "FedDG", CVPR 2021, Eq. 1-3. Only the bins |u| <= alpha H, |v| <= alpha W of a spectrum ever change, so only they are
 computed, stored and sent. An image is real, F(-u, -v) = conj F(u, v): the columns v >= 0 of that window hold all of it.
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["draw_rows", "group_means", "low_amplitudes", "low_spectrum", "restyle_amplitudes", "take_rows", "window"]
+__all__ = ["draw_rows", "group_means", "low_amplitudes", "low_spectrum", "mix_amplitudes", "restyle_amplitudes", "take_rows", "window"]
 
 
 def window(size: tuple[int, int], alpha: float) -> tuple[int, int]:
@@ -58,6 +58,28 @@ def restyle_amplitudes(x: Tensor, amplitudes: Tensor, lam: Tensor, alpha: float)
     change = (lam[..., None, None, None] * (amplitudes - size)) * phase
     across = bases.rows.mH @ change
     return x + torch.cat([across.real, across.imag], -1) @ bases.back
+
+
+def mix_amplitudes(x: Tensor, partner: Tensor, lam: Tensor) -> Tensor:
+    """FACT's augmentation (Xu et al., CVPR 2021): all amplitudes become (1 - lam) A + lam A_partner, the phases stay.
+
+    Images x [n, C, H, W], partners and ratios [n]. Of pixels the constant bin is never negative, so that mixing its amplitude is mixing
+    the means; done so, the result is the same for normalised images as for pixels.
+
+    >>> x = torch.tensor([[[[1.0, 3.0]]], [[[10.0, 18.0]]]])  # means 2 and 14, waves 1 and 4
+    >>> mix_amplitudes(x, torch.tensor([1, 0]), torch.tensor([0.5, 0.0])).flatten(1)
+    tensor([[ 5.5000, 10.5000],
+            [10.0000, 18.0000]])
+    """
+    exact = x.to(torch.promote_types(x.dtype, torch.float32))
+    ratio = lam.to(exact).view(-1, 1, 1, 1)
+    spectrum = torch.fft.rfft2(exact)
+    size = spectrum.abs()
+    phase = torch.where(size > 0, spectrum / size, 1)  # the phase of an empty bin is 0
+    change = ratio * (size[partner] - size) * phase
+    change[..., 0, 0] = ratio[..., 0, 0] * (spectrum[partner] - spectrum)[..., 0, 0]
+    made: Tensor = exact + torch.fft.irfft2(change, s=x.shape[-2:])
+    return made.to(x.dtype)
 
 
 def group_means(spectra: Tensor, size: int, rng: torch.Generator) -> Tensor:

@@ -4,8 +4,8 @@ All of it is one affine map per sample from the pixels of the result to places i
 and never twice. Coordinates are torch's for `align_corners=False`: -1 and 1 are the outer edges of the image, x before y.
 
 There is no antialiasing: a crop is stretched back to the full size and so never shrinks anything, and the zoom factors that are
-in use (0.9 and above) lose nothing worth a filter. What lies outside the image is its mirror image, for masks as well, so that
-an image and its masks stay true to each other and no black corners appear.
+in use (0.9 and above; BigAug's 0.4 is meant to be harsh) lose nothing worth a filter. What lies outside the image is its mirror image,
+for masks as well, so that an image and its masks stay true to each other and no black corners appear.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ def source_map(box: Tensor, mirrored: Tensor, degrees: Tensor, zoom: Tensor, siz
     return torch.stack([across, down], 1)
 
 
-def resample(x: Tensor, to_source: Tensor, mode: Literal["bilinear", "nearest"]) -> Tensor:
-    """[n, c, h, w] as seen through the maps of `source_map`."""
-    return F.grid_sample(x, _grid(to_source, x.shape[2], x.shape[3]), mode, "reflection", align_corners=False)
+def resample(x: Tensor, to_source: Tensor, mode: Literal["bilinear", "nearest"], bent: Tensor | None = None) -> Tensor:
+    """[n, c, h, w] as seen through the maps of `source_map`; `bent` [n, h, w, 2] is added to the places that are read."""
+    grid = _grid(to_source, x.shape[2], x.shape[3])
+    return F.grid_sample(x, grid if bent is None else grid + bent, mode, "reflection", align_corners=False)
 
 
 def _grid(to_source: Tensor, height: int, width: int) -> Tensor:

@@ -1,11 +1,19 @@
-"""MixStyle: a sample's maps with statistics mixed from another sample's. Zhou et al., "Domain generalization with MixStyle", ICLR 2021."""
+"""Styles of feature maps [n, c, h, w], changed sample by sample.
+
+MixStyle: statistics mixed from another sample's. Zhou et al., "Domain generalization with MixStyle", ICLR 2021.
+EFDMix: all values mixed by rank. Zhang et al., "Exact feature distribution matching for arbitrary style transfer and domain
+generalization", CVPR 2022.
+DSU: statistics drawn around a sample's own. Li et al., "Uncertainty modeling for out-of-distribution generalization", ICLR 2022.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["draw_keeping", "draw_mixing", "mix_styles"]
+__all__ = ["draw_keeping", "draw_mixing", "draw_noise", "mix_ranks", "mix_styles", "noisy_styles"]
 
 _SMALLEST_VARIANCE = 1e-6
 
@@ -29,6 +37,48 @@ def mix_styles(maps: Tensor, keep: Tensor, partner: Tensor) -> Tensor:
         scale = mixed_sigma / sigma
         shift = mixed_mu - mu * scale
     return maps * scale.to(maps.dtype) + shift.to(maps.dtype)
+
+
+def mix_ranks(maps: Tensor, keep: Tensor, partner: Tensor) -> Tensor:
+    """x + (1 - keep) (x_partner of the same rank - x), channel by channel; the gradient flows through the first x alone.
+
+    Of equal values the earlier position has the lower rank. A sample that keeps everything comes back as it was, to the bit.
+
+    >>> x = torch.tensor([[[[5.0, 1.0, 3.0]]], [[[10.0, 20.0, 30.0]]]])
+    >>> mix_ranks(x, torch.tensor([0.0, 1.0]), torch.tensor([1, 0]))[0].flatten()
+    tensor([30., 10., 20.])
+    """
+    with torch.no_grad():
+        values = maps.flatten(2)
+        in_order, places = values.sort(dim=2, stable=True)
+        matched = torch.empty_like(values).scatter_(2, places, in_order[partner])
+        change = (1 - keep).to(maps.dtype).view(-1, 1, 1) * (matched - values)
+    return maps + change.view(maps.shape)
+
+
+def noisy_styles(maps: Tensor, noise: Tensor, scale: float = 1.0) -> Tensor:
+    """sigma' (x - mu) / sigma + mu' with mu' = mu + noise[0] sqrt(scale V_mu), sigma' = sigma + noise[1] sqrt(scale V_sigma).
+
+    V is the variance over the batch of that channel's statistic, noise is [2, n, c]. Gradients flow through all of them.
+    """
+    if len(maps) < 2:
+        return maps
+    exact = maps.to(torch.promote_types(maps.dtype, torch.float32))
+    variance, mu = torch.var_mean(exact, (2, 3), correction=0)
+    sigma = (variance + _SMALLEST_VARIANCE).sqrt()
+    new_mu, new_sigma = (
+        s + e * (scale * s.var(0, correction=0) + _SMALLEST_VARIANCE).sqrt() for s, e in zip((mu, sigma), noise, strict=True)
+    )
+    ratio = new_sigma / sigma
+    shift = new_mu - mu * ratio
+    noisy: Tensor = maps * ratio.to(maps.dtype)[:, :, None, None] + shift.to(maps.dtype)[:, :, None, None]
+    return noisy
+
+
+def draw_noise(n: int, channels: Sequence[int], p: float, rng: torch.Generator) -> tuple[Tensor, ...]:
+    """Whether each layer acts, with probability p [layers], and for each layer N(0, 1) for n samples' means and deviations, [2, n, c]."""
+    acts = torch.rand(len(channels), generator=rng) < p
+    return acts, *(torch.randn(2, n, c, generator=rng) for c in channels)
 
 
 def draw_mixing(n: int, layers: int, p: float, alpha: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:

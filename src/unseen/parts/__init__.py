@@ -5,15 +5,18 @@ from __future__ import annotations
 import typing
 from typing import Any
 
+from unseen.parts.adjusting import GA, OMG
 from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
 from unseen.parts.agreement import GMA
 from unseen.parts.augmix import AugMix
-from unseen.parts.mixstyle import MixStyle
+from unseen.parts.jigen import JiGen
+from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
 from unseen.parts.robust import Median, NormBound, Trimmed
 from unseen.parts.round_averages import EMA, Tail
+from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
 from unseen.parts.server_optimizers import AdamServer, MomentumServer, YogiServer
-from unseen.parts.views import RandConv
+from unseen.parts.views import FACT, RandConv
 from unseen.settings import Configured, settings_of
 
 __all__ = ["PARTS", "parts_of"]
@@ -25,6 +28,8 @@ PARTS: dict[str, type[Configured]] = {
     "sha": SHA,
     "median": Median,
     "trimmed": Trimmed,
+    "ga": GA,
+    "omg": OMG,
     "gma": GMA,
     "norm": NormBound,
     "momentum": MomentumServer,
@@ -33,8 +38,13 @@ PARTS: dict[str, type[Configured]] = {
     "ema": EMA,
     "tail": Tail,
     "randconv": RandConv,
+    "fact": FACT,
     "augmix": AugMix,
     "mixstyle": MixStyle,
+    "efdmix": EFDMix,
+    "dsu": DSU,
+    "rsc": RSC,
+    "jigen": JiGen,
     "sam": SAM,
 }
 

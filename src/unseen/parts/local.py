@@ -7,21 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unseen.client import Batch, Client
+from unseen.client import Client
 from unseen.method import Surroundings
-from unseen.networks.base import TaskNet
+from unseen.networks.base import Outputs, TaskNet
 from unseen.ops.sharpness import sam_step
 from unseen.optimizers import OptimizerName, make_optimizer, unfit_optimizer
 from unseen.own_code import Own
-from unseen.parts.mixstyle import MixStyle, mixed, mixing_of
+from unseen.parts.jigen import JiGen
+from unseen.parts.mixstyle import MapStyle, mixed, mixing_of
+from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
-from unseen.parts.views import Views, task_loss, views_of
+from unseen.parts.views import Views, repeat_labels, task_loss, views_of
 from unseen.settings import Configured, hyper
 from unseen.state import State
 from unseen.task import Task
@@ -43,7 +46,9 @@ class Local(Configured):
     weight_decay: float = hyper(0.0, "weight decay", low=0.0)
     smoothing: float = hyper(0.0, "label smoothing: mass moved from the true class to all classes", low=0.0, high=1.0)
     views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
-    mixstyle: MixStyle | None = hyper(None, "mixes the style of feature maps within a batch")
+    mixstyle: MapStyle | None = hyper(None, "changes the style of feature maps within a batch")
+    rsc: RSC | None = hyper(None, "mutes the features that speak most for the true class")
+    jigen: JiGen | None = hyper(None, "the network also solves a jigsaw puzzle of the image")
     sam: SAM | None = hyper(None, "sharpness-aware steps")
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
@@ -61,7 +66,7 @@ class Local(Configured):
         return make_optimizer(client, self.optimizer, nets, self.lr if lr is None else lr, weight_decay=self.weight_decay)
 
     def batches(self, client: Client, restyled: Restyle | None = None, times: int = 1) -> Iterator[tuple[Tensor, ...]]:
-        """A round's batches as a step takes them: the images with their views, the labels, and what MixStyle drew.
+        """A round's batches as a step takes them: the images with their views, the labels, and what the parts drew.
 
         `restyled` makes the views in place of the part. `times`: images in the forward pass per image of a batch (FedDAG: 2).
         """
@@ -69,16 +74,43 @@ class Local(Configured):
         return self.prepared(client, client.batches(size=self.batch, epochs=epochs, steps=self.steps), restyled, times)
 
     def prepared(
-        self, client: Client, batches: Iterable[Batch], restyled: Restyle | None = None, times: int = 1
+        self, client: Client, batches: Iterable[tuple[Tensor, ...]], restyled: Restyle | None = None, times: int = 1
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Any batches as a step takes them."""
-        for images, y in batches:
+        """Any batches as a step takes them. What a batch has beside images and labels (domains) comes after them."""
+        for images, y, *more in batches:
+            order: list[Tensor] = []
+            if self.jigen:
+                images, y, *order = self.jigen.puzzled(client, images, y)
             x = restyled(images, client.rng) if restyled else views_of(self.views, images, client.rng)
-            yield x, y, *mixing_of(self.mixstyle, x, client.rng, times=times)
+            challenge = self.rsc.draw(client.rng, x.device) if self.rsc else ()
+            yield x, y, *more, *order, *challenge, *mixing_of(self.mixstyle, x, client.rng, partial(client.stage_channels, x), times=times)
 
-    def loss(self, task: Task, net: TaskNet, x: Tensor, y: Tensor, mixing: tuple[Tensor, ...] = ()) -> Tensor:
-        """The task's loss over every view, with styles mixed as drawn, and what binds the views together."""
-        return self.loss_of(task, mixed(net, x, mixing), y)
+    def loss(self, task: Task, net: TaskNet, x: Tensor, y: Tensor, drawn: tuple[Tensor, ...] = ()) -> Tensor:
+        """The task's loss over every view, with styles mixed and features muted as drawn, and what binds the views together.
+
+        The parts `rsc` and `jigen` act here alone: a method that computes its task loss another way leaves them out of its group.
+        """
+        if self.rsc is None and self.jigen is None:
+            return self.loss_of(task, mixed(self.mixstyle, net, x, drawn), y)
+        rest = list(drawn)
+        order = rest.pop(0) if self.jigen else None
+        by_channel = rest.pop(0) if self.rsc and self.rsc.form == "map" else None
+
+        def look() -> Outputs:
+            return self.look(net, x, tuple(rest))
+
+        def say() -> Outputs:
+            return self.rsc.challenged(task, net, look, repeat_labels(y, len(x)), by_channel) if self.rsc else look()
+
+        if self.jigen is None or order is None:
+            return self.loss_of(task, say().logits, y)
+        with self.jigen.reading(net, task.name == "segmentation") as pooled:
+            seen = say()
+        return self.loss_of(task, seen.logits, y) + self.jigen.loss(net, seen, pooled, repeat_labels(order, len(x)))
+
+    def look(self, net: TaskNet, x: Tensor, mixing: tuple[Tensor, ...]) -> Outputs:
+        """All that the network sees in a batch, with styles mixed as drawn: for a method whose loss asks for more than the logits."""
+        return mixed(self.mixstyle, net, x, mixing, full=True)
 
     def loss_of(self, task: Task, logits: Tensor, y: Tensor) -> Tensor:
         """The same of logits that are there already."""

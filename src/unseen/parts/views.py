@@ -12,11 +12,12 @@ from torch import Tensor
 
 from unseen.errors import nearest
 from unseen.ops.consistency import Consistency, OverClasses, by_view, mean_of_views, prediction_consistency
+from unseen.ops.fourier import mix_amplitudes
 from unseen.ops.randconv import STYLES, restyled_views
 from unseen.settings import Configured, hyper
 from unseen.task import Task
 
-__all__ = ["RandConv", "Views", "chosen_styles", "predictions", "repeat_labels", "strange_styles", "task_loss", "views_of"]
+__all__ = ["FACT", "RandConv", "Views", "chosen_styles", "predictions", "repeat_labels", "strange_styles", "task_loss", "views_of"]
 
 
 class Views(Configured, ABC):
@@ -57,6 +58,31 @@ class RandConv(Views):
         local = by_view(predictions(task, logits), samples)
         average = mean_of_views(local, stop=self.stop_mean)
         return self.weight * prediction_consistency(local, average, self.consistency, self.over_classes)
+
+
+@dataclass(frozen=True)
+class FACT(Views):
+    """Amplitude mixing of FACT (Xu et al., "A Fourier-based framework for domain generalization", CVPR 2021).
+
+    A copy has its image's phases, and amplitudes mixed with those of another image of the batch, over the whole spectrum. FACT's teacher
+    and its consistency losses are left out, and a copy is not clipped to the range of pixels. A batch of one is its own partner.
+    """
+
+    name: ClassVar[str] = "fact"
+
+    copies: int = hyper(1, "restyled copies of each image", low=1, high=32)
+    eta: float = hyper(1.0, "the ratios come from U(0, eta)", symbol="eta", low=0.0, high=1.0)
+
+    @torch.no_grad()
+    def views(self, x: Tensor, rng: torch.Generator) -> Tensor:
+        made = [x]
+        for _ in range(self.copies):
+            partner, lam = torch.randperm(len(x), generator=rng), self.eta * torch.rand(len(x), generator=rng)
+            made.append(mix_amplitudes(x, partner.to(x.device), lam.to(x.device)))
+        return torch.cat(made)
+
+    def bond(self, task: Task, logits: Tensor, samples: int) -> Tensor:
+        return logits.new_zeros(())
 
 
 def views_of(part: Views | None, x: Tensor, rng: torch.Generator) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, TypeVar
 
@@ -21,6 +21,8 @@ Metrics = dict[str, float]  # by name; one client's or domain's also has its num
 
 class Record(TypedDict):
     """One round. `source` is by client, `target` and `held_out` by domain; `source_mean` averages a domain's clients, then the domains.
+
+    Where one client holds all domains (`pooled`), `source` also has its validation samples domain by domain, and `source_mean` is theirs.
 
     `own` and `own_mean` are there where clients have models of their own: the metrics of each client's, at that client, and their mean. In
     the mean, a client that has none yet counts with the global model, which it would use.
@@ -73,9 +75,9 @@ def make_record(
         "seed": experiment.seed,
         "method": experiment.name,
         "metric": world.dataset.task.metric,
-        "source": {name: table[name] for name in world.clients if name in table},
-        "source_mean": _mean_over_domains(world, table),
-        "target": {name: row for name, row in table.items() if name in world.evaluators and name not in held_out},
+        "source": {name: table[name] for name in (*world.clients, *world.validated) if name in table},
+        "source_mean": _mean_over_domains(world, table, world.validated or world.clients),
+        "target": {name: table[name] for name in sorted(d.name for d in world.fold.targets) if name in table},
         "held_out": {name: row for name, row in table.items() if name in held_out},
         "travelled": travelled,
         "scoring": scoring.rows(),
@@ -83,16 +85,16 @@ def make_record(
         "notes": dict(notes),
     }
     if own:
-        record["own"], record["own_mean"] = own, _mean_over_domains(world, {**table, **own})
+        record["own"], record["own_mean"] = own, _mean_over_domains(world, {**table, **own}, world.clients)
     return record
 
 
-def _mean_over_domains(world: World, table: Mapping[str, Metrics]) -> Metrics:
+def _mean_over_domains(world: World, table: Mapping[str, Metrics], names: Sequence[str]) -> Metrics:
     """Clients weighted by their validation samples within a domain, domains alike: a large site does not select alone."""
     by_domain: dict[str, list[Metrics]] = {}
-    for name in world.clients:
+    for name in names:
         if name in table and table[name]["samples"]:
-            by_domain.setdefault(world.holdings[name].domain, []).append(table[name])
+            by_domain.setdefault((world.holdings.get(name) or world.evaluators[name]).domain, []).append(table[name])
     metrics = sorted({metric for group in by_domain.values() for row in group for metric in row if metric != "samples"})
     means = {}
     for metric in metrics:

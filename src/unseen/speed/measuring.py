@@ -39,6 +39,8 @@ __all__ = ["Case", "SpeedMeasured", "SpeedPlan", "fastest", "machine", "measure"
 
 _SIDE = 64  # pixels of made-up images
 _ONE_PASS: dict[str, dict[str, Any]] = {  # a round of about one pass, with all that makes the method what it is
+    "csac": {"private_steps": 1, "steps": None},
+    "fccl": {"private_epochs": 0.0, "public": "styled-digits", "public_images": 64},
     "fedsb": {"budget": 0},
     "fedadg": {"epoch": "batch"},
     "feddag": {"warmup": 0},
@@ -190,7 +192,8 @@ def _experiment(plan: SpeedPlan, method: str, network: str, made: DomainDataset 
         around |= {"data": made, "target": TARGET}
     else:
         around |= {"data": plan.data, "target": plan.target, "size": plan.size}
-    return Experiment(settings.build(cls, values, PARTS), augment="none", **around)
+    partition = "pooled" if cls.pooled else "per-domain"
+    return Experiment(settings.build(cls, values, PARTS), augment="none", partition=partition, **around)
 
 
 class _Rounds:
@@ -281,11 +284,11 @@ def _measured(case: Case, plan: SpeedPlan, folder: Path) -> SpeedMeasured:
 
 
 def _bare(case: Case, plan: SpeedPlan, clock: Clock) -> tuple[BareStep, bool]:
-    """The fastest bare step that there is here, and whether the rounds are to be compiled."""
+    """The fastest bare step that there is here for a method of this kind, and whether its rounds are to be compiled."""
     recorded = bare_step(case.world, plan.batch)
-    if case.world.device.type == "cpu" or plan.compile == "off":
+    if case.world.device.type == "cpu" or plan.compile == "off" or not case.world.experiment.method.compiles:
         return recorded, False
     compiled = bare_step(case.world, plan.batch, through_compiler=True)
     taken = fastest({"recorded": lambda: recorded.run(20), "compiled": lambda: compiled.run(20)}, plan.repeats, clock)
     wins = taken["compiled"] < taken["recorded"]
-    return (compiled if wins else recorded), case.world.experiment.method.compiles and (wins or plan.compile == "on")
+    return (compiled if wins else recorded), wins or plan.compile == "on"

@@ -120,6 +120,13 @@ class _ClockedClient(Client):
             self._split.images += len(y)
             yield x, y
 
+    def domain_batches(
+        self, *, size: int, epochs: float | None = None, steps: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for x, y, domain in super().domain_batches(size=size, epochs=epochs, steps=steps):
+            self._split.images += len(y)
+            yield x, y, domain
+
     def _batch(self, samples: Samples, positions: Tensor, augment: bool = False) -> Batch:
         with self._split.phase("data"):
             return super()._batch(samples, positions, augment)

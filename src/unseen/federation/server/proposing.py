@@ -9,6 +9,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from unseen.data.sets.registry import DATASETS
 from unseen.engines.cohort import number_drawn
 from unseen.errors import BadInput
 from unseen.experiment import Experiment
@@ -172,6 +173,9 @@ def _refuse_own_affairs(experiment: Experiment, federation: Federation) -> None:
     own = [text for text in texts_in(described) if names_code(text) or text.startswith(MEMORY)]
     if own:
         raise BadInput(f"between machines only what is installed at the sites runs; {own[0]} is code of your own")
+    strange = [name for name in experiment.method.public_sets() if name not in DATASETS]
+    if strange:
+        raise BadInput(f"between machines public images are a data set by name (`unseen data`); {strange[0]!r} names files of this machine")
     if not federation.clients:
         raise BadInput(f"nobody is in the federation yet; admit sites with `unseen federation admit {federation.path} NAME.request`")
 

@@ -199,6 +199,7 @@ def facts_of(study: Study, data: DomainDataset, evaluates: bool, known: set[str]
         plan=study.plan,
         passed_on=frozenset(passed_on),
         exposures=method.exposures(),
+        public_sets=frozenset(method.public_sets()),
         sums=study.sums,
         known_clients=sum(study.participants[name].signing in known for name in study.training),
         strangers=sum(study.participants[name].signing not in known for name in study.training),

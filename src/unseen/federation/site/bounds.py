@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
+
+from torch import Tensor
 
 from unseen.client import Batch, Client
 from unseen.data.domain import Holding
 from unseen.federation.site.policy import Policy, Rejected
 
 __all__ = ["BoundedClient", "TimeLimit"]
+
+T = TypeVar("T")
 
 
 class TimeLimit:
@@ -39,6 +43,16 @@ class BoundedClient(Client):
     def batches(
         self, *, size: int, epochs: float | None = None, steps: int | None = None, shuffle: bool = True, drop_last: bool = False
     ) -> Iterator[Batch]:
+        self._refuse_too_much(size, epochs, steps)
+        return self._in_time(super().batches(size=size, epochs=epochs, steps=steps, shuffle=shuffle, drop_last=drop_last))
+
+    def domain_batches(
+        self, *, size: int, epochs: float | None = None, steps: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        self._refuse_too_much(size, epochs, steps)
+        return self._in_time(super().domain_batches(size=size, epochs=epochs, steps=steps))
+
+    def _refuse_too_much(self, size: int, epochs: float | None, steps: int | None) -> None:
         wanted = epochs * self.samples if epochs is not None else float(steps or 0) * size
         self._drawn += wanted
         if self._drawn > self._policy.most_passes * self.samples:
@@ -54,12 +68,14 @@ class BoundedClient(Client):
                 "fewest_images: the answer would rest on all images but a few, and beside one that rests on all it would tell those few; "
                 "train in whole passes (epochs), or in fewer steps"
             )
-        return self._in_time(super().batches(size=size, epochs=epochs, steps=steps, shuffle=shuffle, drop_last=drop_last))
 
     def validation(self, size: int) -> Iterator[Batch]:
         return self._in_time(super().validation(size))
 
-    def _in_time(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def public(self, name: str, number: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        return self._in_time(super().public(name, number, size))
+
+    def _in_time(self, batches: Iterator[T]) -> Iterator[T]:
         for batch in batches:
             self._clock.refuse_late()
             yield batch

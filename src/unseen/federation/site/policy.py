@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from unseen.data.sets.registry import DATASETS
 from unseen.errors import BadInput, nearest
 from unseen.federation.study.study import Leaving
 from unseen.payload import OF_A_NETWORK, Carried, Kind
@@ -33,6 +34,7 @@ class StudyFacts:
     plan: Sequence[Leaving]
     passed_on: frozenset[str]  # kinds that other sites get of this one's answers, one by one
     exposures: Mapping[str, float]  # of the method, by name
+    public_sets: frozenset[str]  # data sets beside the site's own that the method reads
     sums: bool
     known_clients: int  # training sites whose keys this site knows
     strangers: int  # those whose keys it does not know
@@ -69,6 +71,9 @@ class Policy:
     kinds: tuple[str, ...] = ("model", "update", "control", "count", "number", "score")
     networks: tuple[str, ...] = ("*",)  # whose weights may leave, by role: task, generator
     others_see: tuple[str, ...] = ("model",)  # kinds that the server may pass on to other sites, one by one
+    public_sets: tuple[
+        str, ...
+    ] = ()  # data sets prepared here that a study may take for public; those made on the spot hold nobody's images
     fields_that_grow: bool = False  # fields whose size grows with the data (one entry per image)
     most_megabytes_a_round: float = 1000.0
     most_rounds: int = 1000
@@ -114,6 +119,12 @@ class Policy:
             if name in facts.exposures and not least <= facts.exposures[name] <= most:
                 bound = f"at most {most:g}" if name == "spectrum_reach" else f"at least {least:g}"
                 yield f"{name}: {facts.exposures[name]:g}, {bound} is allowed"
+        for name in sorted(facts.public_sets):
+            if name not in DATASETS:
+                yield f"public_sets: {name!r} is no data set by name, and a study opens no files here"
+            elif not DATASETS[name].embedded and name not in self.public_sets:
+                allowed = ", ".join(self.public_sets) or "what is made on the spot"
+                yield f"public_sets: {name} lies prepared here; only {allowed} may be public"
         if facts.exposures.get("images_per_direction", math.inf) < self.fewest_images:
             yield "fewest_images: the perturbed model would tell the gradient of a few images; use direction = sample"
         for row in facts.plan:

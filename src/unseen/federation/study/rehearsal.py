@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from unseen.client import Batch, Client
 from unseen.data.domain import Domain
@@ -55,12 +56,27 @@ class Rehearsed:
 
 
 class BriefClient(Client):
-    """A client whose every training is one small batch."""
+    """A client whose every training is one small batch, of public images too."""
 
     def batches(
         self, *, size: int, epochs: float | None = None, steps: int | None = None, shuffle: bool = True, drop_last: bool = False
     ) -> Iterator[Batch]:
         return itertools.islice(super().batches(size=min(size, _BATCH), steps=1, shuffle=shuffle), 1)
+
+    def domain_batches(
+        self, *, size: int, epochs: float | None = None, steps: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        return super().domain_batches(size=min(size, _BATCH), steps=1)
+
+    def public(self, name: str, number: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        return itertools.islice(super().public(name, number, min(size, _BATCH)), 1)
+
+    @torch.no_grad()
+    def said_of_public(self, net: nn.Module, name: str, number: int, size: int) -> Tensor:
+        """As many answers as there are images, of a few of them."""
+        images = self._public(name, number)
+        few = net.eval()(self._shown(images[:_BATCH])).float()
+        return few[torch.arange(len(images)) % len(few)]  # type: ignore[no-any-return]
 
 
 class _NotingEngine(LocalEngine):

@@ -1,0 +1,118 @@
+"""Epi-FCR: its losses against their gradients on paper, FedAvg inside it, and who gets what of whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cases import Case
+from one_client import DeepLinearNet, batch_of, client_of, images
+from unseen import BadInput, Experiment, FedAvg
+from unseen.data.domain import DomainDataset
+from unseen.engines.local import LocalEngine
+from unseen.methods.epifcr import Down, EpiFCR, Kept, Up
+from unseen.parts.mixstyle import MixStyle
+from unseen.parts.views import RandConv
+from unseen.runs.watch import Silent
+from unseen.state import State, same_bits, state_of
+from unseen.training import train
+from unseen.world import build_world
+
+FAST = {"lr": 0.05, "batch": 8, "optimizer": "sgd"}
+TINY = {
+    "epifcr": Case("epifcr", FAST, leaves="train.model train.own train.samples"),
+    "epifcr-heads-masks": Case(
+        "epifcr",
+        {"lr": 0.02, "batch": 4, "optimizer": "adam", "exchange": "heads", "epi_c": 0.0, "warmup": 0},
+        "segmentation",
+        5,
+        0.5,
+        leaves="train.model train.head train.samples",
+    ),
+}
+
+
+def drawn(seed: int) -> State:
+    torch.manual_seed(seed)
+    return {name: torch.randn_like(value) for name, value in state_of(DeepLinearNet(4, 5, 3)).items()}
+
+
+def error(x: Tensor, y: Tensor, features: State, head: State) -> Tensor:
+    """d CE / d logits of a head on another network's features."""
+    logits = x @ features["look.weight"].T @ head["fc.weight"].T + head["fc.bias"]
+    return (logits.softmax(1) - F.one_hot(y, 3)) / len(y)
+
+
+def test_a_step_descends_the_three_episodes_and_fixes_the_partners() -> None:
+    domain, lr = images(), 0.1
+    x, y = batch_of(domain)
+    x = x.flatten(1)
+    net, other, own, random = (drawn(seed) for seed in range(4))
+    plain, epi_f, epi_c, epi_r = (error(x, y, f, c) for f, c in ((net, net), (net, other), (other, net), (net, random)))
+    features = (plain @ net["fc.weight"] + 2.0 * epi_f @ other["fc.weight"] + 0.1 * epi_r @ random["fc.weight"]).T @ x
+    head = plain.T @ (x @ net["look.weight"].T) + 0.05 * epi_c.T @ (x @ other["look.weight"].T)  # F_j gets no step, C does
+    head_of = {name.removeprefix("fc."): value for name, value in random.items() if name.startswith("fc.")}
+    roles: Any = {role: lambda: nn.Linear(5, 3) for role in ("head", "random")}
+    client = client_of(domain, lambda: DeepLinearNet(4, 5, 3), recall=lambda kind: Kept(model=own), **roles)
+    method = EpiFCR(lr=lr, optimizer="sgd", weight_decay=0.0, steps=1, batch=12)
+    up = method.train(Down(model=net, random=head_of, heads={}, models={"b": other}), client)
+    assert torch.allclose(up.model["look.weight"], net["look.weight"] - lr * features, atol=1e-6)
+    assert torch.allclose(up.model["fc.weight"], net["fc.weight"] - lr * head, atol=1e-6)
+    alone = error(x, y, own, own)  # the client's own network descends its own loss
+    assert up.own is not None and client.remembered["Kept"].model.keys() == up.own.keys()  # type: ignore[attr-defined]
+    assert torch.allclose(up.own["look.weight"], own["look.weight"] - lr * (alone @ own["fc.weight"]).T @ x, atol=1e-6)
+    assert up.head is None
+
+
+def test_without_episodes_it_is_fedavg_to_the_bit(tiny: DomainDataset) -> None:
+    values: dict[str, Any] = {"batch": 9, "lr": 0.01, "views": RandConv(copies=1), "mixstyle": MixStyle()}
+    zero = EpiFCR(epi_f=0.0, epi_c=0.0, epi_r=0.0, optimizer="adam", weight_decay=0.0, **values)
+    one, two = (train(Experiment(method, tiny, "c", rounds=2), None, watch=Silent()).state for method in (zero, FedAvg(**values)))
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("exchange", ["heads", "models"])
+def test_each_gets_the_others_last_networks_and_all_the_same_random_head(exchange: str, tiny: DomainDataset, tmp_path: Path) -> None:
+    method = EpiFCR(exchange=exchange, epi_c=0.0, **FAST)  # type: ignore[arg-type]
+    world = build_world(Experiment(method, tiny, "c", rounds=3))
+    engine, asked, answered = LocalEngine(world, tmp_path), list[dict[str, Down]](), list[dict[str, Up]]()
+    state = method.start(world.fresh, engine.cohort(0))
+    for number, lost in ((1, ""), (2, "b"), (3, "")):
+        cohort = engine.cohort(number)
+        ask = cohort.ask
+
+        def noting(task: Any, down: dict[str, Down], ask: Any = ask, lost: str = lost) -> Any:
+            asked.append(down)
+            answered.append(ask(task, {name: one for name, one in down.items() if name != lost}).all())
+            return type("Told", (), {"all": lambda self: answered[-1]})()
+
+        cohort.ask = noting  # type: ignore[method-assign]
+        state = method.round(state, cohort)
+        assert same_bits(state.random, world.fresh("random")), "C_r never changes"
+
+    def sent(down: Down) -> dict[str, State]:
+        return down.heads if exchange == "heads" else down.models
+
+    def left(up: Up) -> State | None:
+        return up.head if exchange == "heads" else up.own
+
+    assert [sorted(sent(downs["a"])) for downs in asked] == [[], ["b"], ["b"]] and all("b" not in sent(downs["b"]) for downs in asked)
+    for downs in asked[1:]:  # b was missing in round 2: in round 3 a meets what b sent in round 1
+        assert same_bits(sent(downs["a"])["b"], left(answered[0]["b"]) or {})
+        assert all(same_bits(down.random or {}, state.random) for down in downs.values())
+    assert asked[0]["a"].random is None, "no episodes in the warm-up"
+    random = world.fresh("random")
+    assert not same_bits(random, world.fresh("head")) and random["weight"].shape == world.fresh("task")["fc.weight"].shape
+
+
+def test_contradictions_and_obstacles(tiny: DomainDataset) -> None:
+    with pytest.raises(BadInput, match="no client has another's features; set epi_c = 0, or exchange = models"):
+        EpiFCR(exchange="heads")
+    with pytest.raises(BadInput, match="a single client has nobody to meet"):
+        build_world(Experiment(EpiFCR(), tiny, "c", sources="a"))
+    assert [*EpiFCR().needs_each()] and not [*EpiFCR(epi_f=0.0, epi_c=0.0).needs_each()]
