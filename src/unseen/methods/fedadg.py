@@ -167,8 +167,8 @@ class FedADG(Method[Server]):
         momentum, shared = moments_of(for_d) if self.sgd.keep_momentum and d else {}, down.discriminator is not None
         if d and (momentum or not shared):
             client.remember(Kept(discriminator={} if shared else d, momentum=momentum))
-        sent = {"generator": g or down.generator, "discriminator": d or down.discriminator if shared else None}
-        return Up(model=state_of(net), **sent, **self.combining.upload(client, net))  # Step c9
+        g, d = g or down.generator, (d or down.discriminator) if shared else None
+        return Up(model=state_of(net), generator=g, discriminator=d, **self.combining.upload(client, net))  # Step c9
 
     def opponents(self, net: Any, down: Down, client: Client) -> tuple[Any, Any]:
         if not (self.adversaries.adversary and self.alignment_epochs):
