@@ -12,6 +12,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from synthetic_runs import write_run
+from unseen.bench.plan import read_benchmark
+from unseen.data.sets.registry import DATASETS
 from unseen.report.collect import collect
 from unseen.report.statistics import Comparison
 from unseen.report.tables import Cell
@@ -146,6 +148,15 @@ def test_a_claim_speaks_of_rows_that_there_are() -> None:
     labels = {file.stem: {r["label"] for r in tomllib.loads(file.read_text())["methods"]} for file in TABLES}
     for claim in tomllib.loads((EVIDENCE / "claims.toml").read_text())["claims"]:
         assert {claim["first"], claim["second"]} <= labels[verdicts.Claim(**claim).table]
+
+
+@pytest.mark.parametrize("file", TABLES, ids=lambda path: path.stem)
+def test_a_table_can_be_run_and_its_printed_numbers_belong_to_its_columns(file: Path) -> None:
+    values = tomllib.loads(file.read_text())
+    cells = read_benchmark(values, seeds=[0])
+    assert {cell.experiment.name for cell in cells} == {row["label"] for row in values["methods"]}
+    columns = {*(DATASETS[values["data"]].domains or ()), "average"}
+    assert all(set(row) <= columns for row in values.get("paper_numbers", {}).values())
 
 
 @pytest.mark.parametrize("file", SCORES, ids=lambda path: path.stem)

@@ -43,7 +43,7 @@ def test_which_method_takes_which_part() -> None:
     assert set(parts_of(METHODS["fedgca"])) == {"average", "mixstyle", "sam"}  # its own views, its own server
     assert set(parts_of(METHODS["feddag"])) == {"aggregation", "server", "bound", "average", "views", "mixstyle", "sam"}
     assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "server", "bound", "average", "sam"}
-    assert set(parts_of(METHODS["fedadg"])) == {"aggregation", "server", "bound", "average"}
+    assert set(parts_of(METHODS["fedadg"])) == {"aggregation", "server", "bound", "average", "views"}
     takers = {name for name, cls in METHODS.items() if "aggregation" in parts_of(cls)}
     assert takers >= {"elcfs", "fedadg", "fedavg", "feddag", "fedprox", "fedsam", "fedsb"}
     for name in takers:

@@ -235,7 +235,7 @@ def test_nothing_leaves_without_noise(clip: float, noise: float) -> None:
 def test_a_student_that_did_not_change_leaves_as_it_came() -> None:
     """FedDAG's global student is compared with the student of the question, not with the teacher that has the same names."""
     teacher, student = {"w": torch.zeros(4)}, {"w": torch.full((4,), 5.0)}
-    down = feddag.Down(model=teacher, generator=None, student=student)
+    down = feddag.Down(model=teacher, generator=None, student=student, rate=None)
     up = feddag.Up(teacher=teacher, generator=None, perturbed=None, student=student, samples=None)
     private = privatised(up, down, Privacy(on=True, clip=1e-3, noise=1e-3))
     assert isinstance(private, feddag.Up) and private.student is not None

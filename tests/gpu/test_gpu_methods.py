@@ -38,6 +38,9 @@ METHODS: dict[str, Any] = {
     "fedsam": lambda: unseen.FedSAM(lr=0.01, batch=8, optimizer="momentum"),
     "feddyn": lambda: unseen.FedDyn(lr=0.01, batch=8, epochs=2),
     "fedadg": lambda: unseen.FedADG(lr_f=0.01, batch=8, momentum=0.5, keep_momentum=True, classification_epochs=2, alignment_epochs=2),
+    "fedadg with a shared D and views": lambda: unseen.FedADG(
+        lr_f=0.01, batch=8, discriminators="shared", views=RandConv(copies=1), classification_epochs=2, alignment_epochs=2
+    ),
     "elcfs": lambda: unseen.ELCFS(lr=0.002, batch=8, alpha=0.2, keep_moments=True),
     "feddag": lambda: unseen.FedDAG(lr=0.01, batch=8, width=4, warmup=1, ema=0.5),
     "fedgca": lambda: unseen.FedGCA(lr=0.005, batch=8, epochs=2, copies=1),

@@ -136,6 +136,15 @@ def test_the_two_layer_head_is_linear():
     assert torch.equal(net(torch.ones(1, 1, 32, 32)), head(net(torch.ones(1, 1, 32, 32), full=True).features))
 
 
+def test_a_relu_may_stand_between_the_two_layers():
+    torch.manual_seed(0)
+    head, features = small("digits_cnn:hidden=6,relu=true").head(), torch.randn(5, 1024)
+    by_hand = (features @ head.inner.weight.T + head.inner.bias).clamp_min(0) @ head.output.weight.T + head.output.bias
+    torch.testing.assert_close(head(features), by_hand, atol=1e-5, rtol=1e-5)
+    with pytest.raises(BadInput, match="no hidden layer that it could follow"):
+        small("digits_cnn:relu=true")
+
+
 def test_a_projection_is_two_layers_with_a_relu_and_part_of_prediction():
     torch.manual_seed(0)
     net = small("small_cnn:width=2,projection=6", outputs=4)

@@ -42,6 +42,16 @@ def test_where_maps_are_averaged_the_gradient_form_is_the_printed_one(name: str,
     assert torch.allclose(map_distribution(net, seen, y).double(), printed.flatten(1).softmax(1), atol=1e-6)
 
 
+def test_where_a_relu_stands_in_the_head_the_map_goes_by_the_gradient() -> None:
+    net, x, y = look("resnet18:hidden=5,relu=true", 64)
+    seen, head = net(x, full=True), net.head()
+    assert head_weight(net) is None
+    on = (seen.features @ head.inner.weight.T + head.inner.bias > 0).double()  # which hidden units speak, image by image
+    slopes = (head.output.weight[y] * on) @ head.inner.weight
+    by_hand = (slopes[:, :, None, None] * seen.maps[-1]).sum(1)
+    assert torch.allclose(map_distribution(net, seen, y).double(), by_hand.flatten(1).softmax(1), atol=1e-6)
+
+
 @pytest.mark.parametrize("side", [8, 16])
 def test_small_cnn_contributions_add_up_to_the_logit(side: int) -> None:
     net, x, y = look("small_cnn:width=4", side)

@@ -17,6 +17,7 @@ from unseen.engines.tasks import Place, TaskRunner
 from unseen.methods.fedadg import Down, Kept, Up
 from unseen.ops import adversarial as ops
 from unseen.parts.aggregation import Uniform
+from unseen.parts.views import RandConv
 from unseen.randomness import generator as seeded
 from unseen.runs.memory import MemoryStore
 from unseen.runs.watch import Silent
@@ -34,7 +35,20 @@ TINY = {
         leaves="train.generator train.model",
     ),
     "fedadg-laplace": Case("fedadg", {**FEDADG, "reference": "laplace"}, rounds=4, leaves="train.model"),
-    "fedadg-bare": Case("fedadg", {**FEDADG, "class_wise": False, "projection": "none"}, rounds=4, leaves="train.generator train.model"),
+    "fedadg-shared+randconv": Case(
+        "fedadg",
+        {
+            **FEDADG,
+            "alignment_epochs": 1,
+            "class_wise": False,
+            "projection": "none",
+            "discriminators": "shared",
+            "momentum": 0.5,
+            "keep_momentum": True,
+            "views": RandConv(copies=1),
+        },
+        leaves="train.discriminator train.generator train.model",
+    ),
     "fedadg-no-gd": Case("fedadg", {**FEDADG, "adversary": False}, rounds=4, leaves="train.model"),
     "fedadg-mini-batches": Case(
         "fedadg",
@@ -59,8 +73,8 @@ class Bench:
         assert isinstance(up, Up)
         return up
 
-    def down(self) -> Down:
-        return Down(model=self.world.fresh("task"), generator=self.world.fresh("generator"))
+    def down(self, critic: State | None = None) -> Down:
+        return Down(model=self.world.fresh("task"), generator=self.world.fresh("generator"), discriminator=critic)
 
     def keep(self, momentum: float | None = None, client: str = "a") -> Kept:
         """Give the client a discriminator, and momentum for it."""
@@ -107,7 +121,7 @@ def leaves_of(state: State) -> State:
 
 
 class ByHand:
-    """Steps c5, c7 and c8 on one batch, with Eq. 2 to 5 written out."""
+    """Steps c5, c7 and c8 on one batch, with Eq. 2 to 5 written out; with a view, on the images and their negatives."""
 
     def __init__(self, b: Bench, down: Down, kept: Kept) -> None:
         self.method: Any = b.world.experiment.method
@@ -120,7 +134,9 @@ class ByHand:
         rng = seeded(0, "draws", 1, 1, "a")
         images, self.y = b.world.holdings["a"].train.take(torch.randperm(36, generator=rng))
         self.x = images.float() / 255
-        self.z = torch.rand(36, 16, generator=rng)  # the small network has 16 features
+        if self.method.views:
+            self.x, self.y = torch.cat([self.x, 1 - self.x]), self.y.repeat(2)
+        self.z = torch.rand(len(self.x), 16, generator=rng)  # the small network has 16 features
         self.label = torch.eye(3)[self.y] * self.method.one_hot
         self.leak = 0.2 if self.method.order == "d-fc-g" else 0.0
 
@@ -128,6 +144,10 @@ class ByHand:
         out = self.net(self.x, full=True)
         smooth = torch.full_like(out.logits, 0.1 / 3).scatter_(1, self.y[:, None], 0.9 + 0.1 / 3)
         error = -(smooth * out.logits.log_softmax(1)).sum(1).mean()
+        if self.method.views:
+            one, other = out.logits.softmax(1).chunk(2)
+            average = (one + other) / 2
+            error = error + 3.0 * sum((view * (view / average).log()).sum(1).mean() for view in (one, other))
         fooled = ((1 - judge(self.d, out.features, self.label, self.leak)) ** 2).mean()  # Eq. 3
         grads = torch.autograd.grad(0.85 * fooled + 0.15 * error, [*self.net.parameters()])
         for weight, grad in zip(self.net.parameters(), grads, strict=True):
@@ -180,11 +200,41 @@ def test_one_alignment_step_by_hand(tiny: DomainDataset, tmp_path: Path, values:
     assert (b.kept().momentum != {}) == bool(momentum)
 
 
+def test_a_shared_discriminator_goes_on_from_the_servers_and_leaves(tiny: DomainDataset, tmp_path: Path) -> None:
+    """The same step by hand from the D that was sent; the client keeps nothing of it."""
+    b = bench(tiny, tmp_path, **ONE_STEP, discriminators="shared")
+    torch.manual_seed(5)
+    sent = Kept(discriminator=state_of(b.world.builders["discriminator"]()), momentum={})
+    down = b.down(sent.discriminator)
+    up, hand = b.run(down), ByHand(b, down, sent)
+    for step in (hand.fc, hand.discriminator, hand.generator):
+        step()
+    assert up.discriminator is not None and up.generator is not None and b.memory.recall("a", Kept) is None
+    assert up.discriminator.keys() == hand.d.keys() and not torch.equal(up.discriminator["fc1.weight"], sent.discriminator["fc1.weight"])
+    assert all(torch.allclose(up.discriminator[name], hand.d[name], atol=1e-6) for name in hand.d)
+    assert all(torch.allclose(up.generator[name], hand.g[name], atol=1e-6) for name in hand.g)
+
+
+def test_views_are_classified_and_aligned_with_the_labels_of_their_images(
+    tiny: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RandConv, "views", lambda self, x, rng: torch.cat([x, 1 - x]))
+    b = bench(tiny, tmp_path, **ONE_STEP, views=RandConv(copies=1, weight=3.0, consistency="kl"))
+    down, kept = b.down(), b.keep()
+    up, hand = b.run(down), ByHand(b, down, kept)
+    for step in (hand.fc, hand.discriminator, hand.generator):
+        step()
+    assert up.generator is not None
+    for got, expected in ((up.model, hand.net.state_dict()), (b.kept().discriminator, hand.d), (up.generator, hand.g)):
+        assert all(torch.allclose(got[name], expected[name], atol=1e-6) for name in got)
+
+
 @pytest.mark.parametrize("adversary", [True, False])
 def test_without_alignment_it_is_label_smoothed_fedavg_to_the_bit(tiny: DomainDataset, adversary: bool) -> None:
-    method = FedADG(lambda0=0.0, classification_epochs=2, alignment_epochs=0, batch=8, lr_f=0.05, adversary=adversary)
+    views = None if adversary else RandConv(copies=1)
+    method = FedADG(lambda0=0.0, classification_epochs=2, alignment_epochs=0, batch=8, lr_f=0.05, adversary=adversary, views=views)
     one = train(Experiment(method, tiny, "c", rounds=2, augment="jigen"), None, watch=Silent())
-    fedavg = FedAvg(epochs=2, batch=8, optimizer="sgd", lr=0.05, smoothing=0.1, aggregation=Uniform())
+    fedavg = FedAvg(epochs=2, batch=8, optimizer="sgd", lr=0.05, smoothing=0.1, aggregation=Uniform(), views=views)
     two = train(Experiment(fedavg, tiny, "c", rounds=2, augment="jigen"), None, watch=Silent())
     assert same_bits(one.state, two.state)
 
@@ -193,7 +243,7 @@ def test_without_generator_and_discriminator_the_alignment_epochs_classify_with_
     """Half the loss is half the learning rate."""
     half = bench(tiny, tmp_path, adversary=False, lambda1=0.5, lr_f=0.1, classification_epochs=0, alignment_epochs=2)
     whole = bench(tiny, tmp_path, adversary=False, lr_f=0.05, classification_epochs=2, alignment_epochs=0)
-    down = Down(model=half.world.fresh("task"), generator=None)
+    down = Down(model=half.world.fresh("task"), generator=None, discriminator=None)
     one, two = half.run(down), whole.run(down)
     assert one.generator is None and half.memory.recall("a", Kept) is None and set(half.world.builders) == {"task"}
     assert all(torch.allclose(one.model[name], two.model[name], atol=1e-5) for name in one.model)
@@ -251,7 +301,7 @@ def test_fixed_references_are_what_the_discriminator_sees(tiny: DomainDataset, t
 
     monkeypatch.setattr(critic, "forward", spy)
     start: Any = b.world.experiment.method.start(b.world.fresh, Any)  # type: ignore[arg-type]
-    up = b.run(Down(model=start.task.model, generator=start.generator))
+    up = b.run(Down(model=start.task.model, generator=start.generator, discriminator=start.discriminator))
     assert up.generator is None and len(seen) == 3  # h for F; h and h' for D
     assert seen[2].shape == (36, 16) and seen[2].min() < -0.5 and seen[2].max() > 0.5 and seen[2].abs().max() <= 1
     assert seen[0].min() >= 0  # features come after a ReLU

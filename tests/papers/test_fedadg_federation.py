@@ -19,6 +19,7 @@ from unseen.experiment import departures, read_experiment
 from unseen.method import Refused, Replies
 from unseen.methods.fedadg import Kept, Server, Up
 from unseen.ops.adversarial import draw_reference, one_hot
+from unseen.parts.adversaries import WarmedSGD
 from unseen.parts.aggregation import Aggregate, Mean
 from unseen.payload import refuse_unusable
 from unseen.runs.watch import Silent
@@ -42,7 +43,8 @@ class Answers:
         def stream() -> Iterator[tuple[str, Up | Refused]]:
             for name, v in self.numbers.items():
                 state = {"w": torch.tensor([v or 0.0])}
-                up = Up(model=state, generator={"w": 10 * state["w"]}, samples=int(v or 0), perturbed=None)
+                critic = {"w": 100 * state["w"]} if down.discriminator else None
+                up = Up(model=state, generator={"w": 10 * state["w"]}, discriminator=critic, samples=int(v or 0), perturbed=None)
                 yield name, Refused("late") if v is None else up
 
         return Replies(stream())
@@ -59,6 +61,13 @@ def test_step_s3_is_the_plain_mean_of_those_who_answered() -> None:
     weighed = FedADG(aggregation=Mean()).round(state, Answers(a=1.0, b=None, c=4.0))  # with as many samples as their numbers
     assert weighed.generator is not None
     assert weighed.task.model["w"].item() == pytest.approx(17 / 5) and weighed.generator["w"].item() == pytest.approx(34)
+    assert weighed.discriminator is None
+
+
+def test_a_shared_discriminator_is_averaged_like_the_generator() -> None:
+    state = Server(Aggregate({"w": torch.zeros(1)}), {"w": torch.zeros(1)}, {"w": torch.zeros(1)})
+    after = FedADG(discriminators="shared").round(state, Answers(a=1.0, b=None, c=4.0))
+    assert after.discriminator is not None and after.discriminator["w"].item() == 250
 
 
 def test_a_client_whose_answer_is_refused_keeps_the_discriminator_it_had(
@@ -96,13 +105,13 @@ def test_the_released_warm_up_never_ends(monkeypatch: pytest.MonkeyPatch, preset
     sizes = {"noise": 4, "discriminator_width": 4, "lr_g": 0.5}
     method: Any = read_experiment({"method": "fedadg", "preset": preset, "set": sizes}).method
     seen: dict[float, list[float]] = {method.lr_f: [], method.lr_d: [], method.lr_g: []}
-    original = FedADG.set_rate
+    original = WarmedSGD.set_rate
 
     def spy(self: Any, optimizer: Any, lr: float, epochs: int) -> None:
         original(self, optimizer, lr, epochs)
         seen[lr].append(optimizer.param_groups[0]["lr"])
 
-    monkeypatch.setattr(FedADG, "set_rate", spy)
+    monkeypatch.setattr(WarmedSGD, "set_rate", spy)
     train(Experiment(method, tiny_classification((12, 9)), "b", rounds=1), None, watch=Silent())
     for lr, counts in ((method.lr_f, of_task), (method.lr_d, of_critic), (method.lr_g, of_critic)):
         assert seen[lr] == pytest.approx([count * lr / method.warm_up for count in counts], rel=0.1)
@@ -146,6 +155,7 @@ def test_what_stands_in_its_way_is_told_before_round_1(tiny: DomainDataset, tiny
         ({"keep_momentum": True}, "momentum is 0"),
         ({"projection": "none", "projected": 8}, "projection is none"),
         ({"adversary": False, "reference": "normal"}, "adversary is false"),
+        ({"adversary": False, "discriminators": "shared"}, "none to share"),
         ({"reference": "gaussian"}, "reference is 'gaussian'"),
         ({"lambda0": -0.1}, "at least 0"),
     ],

@@ -51,7 +51,7 @@ TINY = {
     "feddag-no-sha": Case("feddag", {**FEDDAG, "aggregation": Mean()}, leaves="train.generator train.samples train.teacher"),
     "feddag-global-student": Case(
         "feddag",
-        {**FEDDAG, "distribution": "global_student", "feature": "logits", "statistics": "copy"},
+        {**FEDDAG, "distribution": "global_student", "feature": "logits", "statistics": "copy", "rate_warmup": 2},
         leaves="assess.losses train.generator train.perturbed train.student train.teacher",
     ),
     "feddag-ats": Case(
@@ -105,7 +105,7 @@ def client_of(world: World, name: str = "a", kept: State | None = None) -> Clien
 
 def ask(method: FedDAG, data: DomainDataset, kept: State | None = None, student: State | None = None) -> tuple[Up, World]:
     world = build_world(Experiment(method, data, "c"))
-    down = Down(model=world.fresh("task"), generator=world.fresh("generator"), student=student)
+    down = Down(model=world.fresh("task"), generator=world.fresh("generator"), student=student, rate=None)
     return method.train(down, client_of(world, kept=kept)), world
 
 
@@ -198,7 +198,7 @@ def test_each_step_changes_its_own_network_alone(tiny: DomainDataset, monkeypatc
     monkeypatch.setattr(module, "own_step", spying(module.own_step))
     monkeypatch.setattr(Local, "descend", spying(Local.descend))
     monkeypatch.setattr(module, "follow", spying(module.follow))
-    step = method.adversarial_step(nets["teacher"], nets["student"], nets["generator"], client)
+    step = method.ndag_step(nets["teacher"], nets["student"], nets["generator"], client, rate=1.0)
     for x, y in client.batches(size=9, epochs=1):
         step(x, y)
     assert learnt == [["generator"], ["student"], ["teacher"]] * 4  # running statistics included
@@ -335,7 +335,7 @@ def after_generation(data: DomainDataset, model: State, **settings: Any) -> tupl
     chosen: dict[str, Any] = {"alpha": 0.5, "m": 0.1, "lr": 0.0, "ema": 1.0, "generator_lr": 0.05, "epochs": 40, "batch": 12, **settings}
     method = FedDAG(**{**SMALL, **chosen}, distribution="global_student", aggregation=Uniform(), weight_decay=0.0)
     world = build_world(Experiment(method, data, "c"))
-    up = method.train(Down(model=model, generator=world.fresh("generator"), student=model), client_of(world))
+    up = method.train(Down(model=model, generator=world.fresh("generator"), student=model, rate=None), client_of(world))
     assert up.student is not None
     teacher, student, g = world.builders["task"]().eval(), world.builders["task"]().eval(), world.builders["generator"]()
     teacher.load_state_dict(up.teacher)
@@ -378,6 +378,7 @@ def test_options_change_the_loss_as_they_say(tiny: DomainDataset) -> None:
     both = (nll(clean.logits, y) + nll(made.logits, y)) / 2
     assert student() == pytest.approx(float(both + near), rel=1e-5)
     assert student(similarity_weight=0.25) == pytest.approx(float(both + near / 4), rel=1e-5)
+    assert student(task_loss="sum") == pytest.approx(float(2 * both + near), rel=1e-5)
     assert student(task_loss="generated") == pytest.approx(float(nll(made.logits, y) + near), rel=1e-5)
     assert student(feature="logits") == pytest.approx(float(both + distances(clean.logits, made.logits).mean()), rel=1e-5)
     assert student(train_on="perturbations") == pytest.approx(float(nll(bare, y)), rel=1e-5)

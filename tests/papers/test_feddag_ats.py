@@ -49,7 +49,7 @@ def test_both_losses_are_those_of_the_paper(tiny: DomainDataset) -> None:
 
 
 def asked(world: World, method: FedDAG, model: State) -> Any:
-    down = Down(model=model, generator=world.fresh("generator"), student=model)
+    down = Down(model=model, generator=world.fresh("generator"), student=model, rate=None)
     return TaskRunner(world).run(method.train, down, "a", Place(1, 1), MemoryStore(Path("unused")))[0]
 
 

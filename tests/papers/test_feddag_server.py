@@ -30,9 +30,11 @@ class Table:
 
     def __init__(self, losses: dict[int, dict[str, dict[str, float]]]) -> None:
         self.names, self.losses, self.number = list(NAMES), losses, 0
+        self.rates: list[float | None] = []
 
     def ask(self, task: Any, down: Any) -> Replies[Any]:
         asked = sorted(down) if isinstance(down, dict) else self.names
+        self.rates += [] if isinstance(down, dict) else [down.rate]
         answers = {c: self.up(c) if task.__name__ == "train" else self.judge(c, down[c].models) for c in asked}
         return Replies(iter([(c, Refused("lost") if (self.number, task.__name__, c) in LOST else a) for c, a in answers.items()]))
 
@@ -47,12 +49,15 @@ class Table:
         return Losses(losses={c: self.losses[self.number][evaluator][c] for c in models})
 
 
-@pytest.mark.parametrize(("k", "beta", "own"), [(1, 0.7, False), (2, 0.3, False), (4, 1.5, True), (0, 0.3, False)])
-def test_algorithm_2_with_lost_answers(k: int, beta: float, own: bool) -> None:
+@pytest.mark.parametrize(
+    ("k", "beta", "own", "keeps"),
+    [(1, 0.7, False, "own"), (2, 0.3, False, "own"), (4, 1.5, True, "own"), (0, 0.3, False, "own"), (2, 0.3, False, "averaged")],
+)
+def test_algorithm_2_with_lost_answers(k: int, beta: float, own: bool, keeps: Any) -> None:
     rng = np.random.default_rng(k)
     losses = {r: {e: {c: float(rng.uniform(0.05, 3)) for c in NAMES} for e in NAMES} for r in range(ROUNDS)}
     clients = Table(losses)
-    method = FedDAG(warmup=0, aggregation=SHA(k=k, beta=beta, own=own))
+    method = FedDAG(warmup=0, rate_warmup=4 * k, aggregation=SHA(k=k, beta=beta, own=own, keeps=keeps))
     state = method.start(lambda role: {"w" if role == "task" else "g": torch.zeros(1, dtype=torch.float64)}, clients)
     past: dict[str, list[tuple[float, float]]] = {c: [] for c in NAMES}
     joined = 0
@@ -70,10 +75,11 @@ def test_algorithm_2_with_lost_answers(k: int, beta: float, own: bool) -> None:
             teachers[c] = float(np.mean([teacher_of(number, c), *(model for model, _ in better)]))
             if now:
                 scores[c] = float(np.mean([now[1], *(score for _, score in better)]))
-                past[c].append(now)
+                past[c].append(now if keeps == "own" else (teachers[c], scores[c]))
         typical = float(np.mean([*scores.values()])) if scores else 1.0
         powers = {c: scores.get(c, typical) ** beta for c in here}
         assert state.generator is not None
         for got, values in ((state.teachers.model["w"], teachers), (state.generator["g"], {c: generator_of(number, c) for c in here})):
             assert float(got) == pytest.approx(sum(powers[c] * values[c] for c in here) / sum(powers.values()), rel=1e-12)
     assert (joined > 0) == (k > 0)
+    assert clients.rates == [(number + 1) / (4 * k) if number < 4 * k else None for number in range(ROUNDS)]

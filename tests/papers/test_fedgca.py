@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from unseen import BadInput, Experiment, FedDyn, FedGCA
 from unseen.data.domain import Domain, DomainDataset
 from unseen.experiment import read_experiment
 from unseen.methods import fedgca
-from unseen.networks import build_network
+from unseen.networks import Outputs, build_network
 from unseen.parts.combining import Down
 from unseen.parts.dynamic import Drift, Dynamic, DynamicUp
 from unseen.parts.mixstyle import MixStyle
@@ -24,6 +25,7 @@ from unseen.parts.sam import SAM
 from unseen.parts.views import RandConv
 from unseen.runs.watch import Silent
 from unseen.state import State, same_bits
+from unseen.task import Classification
 from unseen.training import train
 from unseen.world import build_world
 
@@ -108,8 +110,10 @@ def test_a_local_step_descends_equation_6(setting: tuple[Domain, State, State], 
         assert torch.allclose(up.parameters[name], w - 0.1 * g, atol=2e-5), name
 
 
-@pytest.mark.parametrize(("form", "over", "stop"), [("bce", "sum", False), ("kl", "mean", True)])
-def test_three_steps_with_momentum_and_two_copies(monkeypatch: pytest.MonkeyPatch, form: Any, over: Any, stop: bool) -> None:
+@pytest.mark.parametrize(
+    ("form", "over", "stop", "summed"), [("bce", "sum", False, "local"), ("kl", "mean", True, "local"), ("kl", "mean", False, "all")]
+)
+def test_three_steps_with_momentum_and_two_copies(monkeypatch: pytest.MonkeyPatch, form: Any, over: Any, stop: bool, summed: Any) -> None:
     """|w - w_t|^2 is no longer flat, the guide no longer the local model; maps by one differentiation for each image."""
     alpha, beta, lr, n = 3.0, 0.8, 0.02, 6
     monkeypatch.setattr(fedgca, "restyled_views", lambda x, copies, styles, rng: torch.cat([x, 1 - x, x.flip(3) / 2]))
@@ -117,7 +121,8 @@ def test_three_steps_with_momentum_and_two_copies(monkeypatch: pytest.MonkeyPatc
     torch.manual_seed(2)
     model = {k: v.detach().clone() for k, v in net().state_dict().items()}
     drift = {name: 0.01 * torch.randn_like(w) for name, w in net().named_parameters()}
-    method = FedGCA(alpha=alpha, beta=beta, copies=2, consistency=form, over_classes=over, stop_mean=stop, steps=3, batch=n, lr=lr)
+    reading: dict[str, Any] = {"consistency": form, "over_classes": over, "stop_mean": stop, "summed": summed}
+    method = FedGCA(alpha=alpha, beta=beta, copies=2, steps=3, batch=n, lr=lr, **reading)
     up = method.train(Down(model=model), client_of(domain, net, recall=lambda kind: Drift(drift=drift)))
 
     local, guide = net(), net().eval()
@@ -141,9 +146,10 @@ def test_three_steps_with_momentum_and_two_copies(monkeypatch: pytest.MonkeyPatc
         loss = F.cross_entropy(logits, y)
         for kind, ours, theirs in zip("pm", (logits, maps), look(guide, views, y), strict=True):
             mine = ours.softmax(1).view(3, n, -1)
-            average = (mine.sum(0) + theirs.detach().softmax(1).view(3, n, -1).sum(0)) / 6
+            yours = theirs.detach().softmax(1).view(3, n, -1)
+            average = (mine.sum(0) + yours.sum(0)) / 6
             average = average.detach() if stop else average
-            for view in mine:
+            for view in [*mine, *yours] if kind == "p" and summed == "all" else mine:
                 if kind == "p" and form == "bce":
                     loss = loss - beta * (view * average.log() + (1 - view) * (1 - average).log()).sum(1).mean()
                 else:
@@ -248,7 +254,25 @@ def test_single_source_clients_hold_one_domain_and_skewed_labels() -> None:
     assert np.std(shares) > 0.2  # even shares would have 0
 
 
+@pytest.mark.parametrize(
+    ("form", "summed", "expected"),
+    [
+        ("kl", "local", 0.5 * math.log(4 / 3)),  # p = (1/2, 1/2), p^G = (1, 0), mean (3/4, 1/4)
+        ("kl", "all", 0.5 * math.log(4 / 3) + math.log(4 / 3)),
+        ("bce", "local", 0.5 * math.log(16 / 3)),  # both classes have 1/2 (log 4/3 + log 4)
+        ("bce", "all", 0.5 * math.log(16 / 3) + math.log(4 / 3)),
+    ],
+)
+def test_equation_2_sums_over_the_local_predictions_or_the_global_ones_too(form: Any, summed: Any, expected: float) -> None:
+    method = FedGCA(consistency=form, summed=summed, local_maps=False, global_maps=False)
+    seen, told = Outputs(torch.zeros(1, 2), torch.zeros(1, 1), ()), torch.tensor([[[1.0, 0.0]]])
+    found = method.semantic_consistency(Classification(("a", "b")), net(), seen, (told, None), torch.tensor([0]), 1)  # type: ignore[arg-type]
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
 def test_switches_that_compare_nothing_are_refused() -> None:
+    with pytest.raises(BadInput, match="summed is all, but global_predictions is off"):
+        FedGCA(summed="all", global_predictions=False)
     with pytest.raises(BadInput, match="global_maps is on and local_maps off"):
         FedGCA(local_maps=False)
     with pytest.raises(BadInput, match="global_predictions is on and local_predictions off"):

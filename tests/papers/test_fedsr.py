@@ -136,6 +136,8 @@ def test_a_network_of_ones_own_needs_z_none(tiny: DomainDataset) -> None:
 
     with pytest.raises(BadInput, match="z is 512, but the head"):
         build_world(Experiment(FedSR(), tiny, "c", network=own))
+    with pytest.raises(BadInput, match="a ReLU, which would be left out"):
+        build_world(Experiment(FedSR(z=4), tiny, "c", network="small_cnn:width=4,hidden=4,relu=true"))
     world = build_world(Experiment(FedSR(z=None), tiny, "c", network=own))
     spread: Any = world.builders["spread"]()
     assert isinstance(spread.weight, Tensor) and spread.weight.shape == (5, 5)

@@ -1,16 +1,15 @@
 """FedADG. Zhang et al., "Federated learning with domain generalization", 2021.
 
-Each client aligns its features, class by class, to a reference distribution that all clients generate together. F and C are
-the task network (backbone and head), G the generator; they are averaged with weight 1/K, or as another `aggregation` weighs. The
-discriminator D stays at home.
+Each client aligns its features, class by class, to a reference distribution that all clients generate together. F and C are the task
+network (backbone and head), G the generator; they are averaged with weight 1/K, or as another `aggregation` weighs. The discriminator D
+stays at home (Algorithm 1), or is averaged too (`discriminators`; Sec. 7: clients "submit the updates of ALN", and D is a part of ALN).
 
 As printed, G raises D(h') (Eq. 4) and so does D (Eq. 2): they pull the same way. `generator_loss = "adversarial"` opposes them.
-The paper does not say: rounds (30), the amount of smoothing (0.1), the dimensions of the noise (the features', at most 2048) and
-after the projection (a quarter), where the label joins D (after it), whether an epoch is a pass over the data (its text) or one
-mini-batch (its Algorithm 1), the mode of F while D trains, what the E_1 epochs do without G and D (they minimise lambda_1 L_err), how
-G and D end (a ReLU, a sigmoid: as released) and begin. Each client draws its own D when it first aligns. The released code is the preset
-`released` (PACS) or `released-vlcs`, where G was cut off from its own loss (lr_g = 0), but for its rescaled input, its first D and its
-selection by the local models' accuracy.
+The paper does not say: rounds (30), the amount of smoothing (0.1), the dimensions of the noise (the features', at most 2048) and after
+the projection (a quarter), where the label joins D (after it), whether an epoch is a pass (its text) or one mini-batch (Algorithm 1),
+the mode of F while D trains, what the E_1 epochs do without G and D (they minimise lambda_1 L_err), how G and D end (a ReLU, a sigmoid:
+as released) and begin: each client draws its D when it first aligns. The released code is the preset `released` (PACS) or
+`released-vlcs` (G cut off from its loss: lr_g = 0), but for its rescaled input, its first D and its selection by local accuracy.
 """
 
 from __future__ import annotations
@@ -20,19 +19,21 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unseen.client import Batch, Client
 from unseen.method import Cohort, Fresh, Method, on_client
 from unseen.ops import adversarial as ops
 from unseen.ops.descent import own_step
 from unseen.optimizers import moments_of, restore_moments
-from unseen.parts.adversaries import Adversaries
+from unseen.parts.adversaries import Adversaries, WarmedSGD
 from unseen.parts.aggregation import Aggregate, Told, Uniform
 from unseen.parts.combining import Combining
+from unseen.parts.views import Views, repeat_labels, views_of
 from unseen.payload import Memory, Payload, State, carries
 from unseen.settings import group, hyper
 from unseen.state import state_of
+from unseen.task import Task
 
 __all__ = ["FedADG"]
 
@@ -47,15 +48,17 @@ _RELEASED = {
 class Down(Payload):
     model: State = carries("model")  # F and C
     generator: State | None = carries("model", role="generator")  # G, where there is one
+    discriminator: State | None = carries("model", role="discriminator")  # D, where all clients share one
 
 
 class Up(Told):
     model: State = carries("model", mean=True)
     generator: State | None = carries("model", role="generator", mean=True)
+    discriminator: State | None = carries("model", role="discriminator", mean=True)
 
 
 class Kept(Memory):
-    discriminator: State  # D never leaves its client
+    discriminator: State  # D, unless it is shared
     momentum: State  # of its optimiser, where that outlives the round
 
 
@@ -63,6 +66,7 @@ class Kept(Memory):
 class Server:
     task: Aggregate  # F and C
     generator: State | None
+    discriminator: State | None = None
 
 
 @dataclass(frozen=True)
@@ -99,101 +103,97 @@ class FedADG(Method[Server]):
     generator_loss: ops.GeneratorLoss = hyper("paper", "adversarial: D(h')^2 instead, against D", symbol="L_adv_g, Eq. 4")
     smoothing: float = hyper(0.1, "label smoothing in L_err, used in the paper without its amount", low=0.0, high=1.0)
     smoothing_over: ops.Smoothing = hyper("all", "what is taken off the label goes to all M classes, or to the M - 1 wrong ones")
+    views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
     adversaries: Adversaries = group(Adversaries())
     extract: Literal["training", "evaluation"] = hyper("training", "mode of F while D trains; in evaluation dropout is off")
-    momentum: float = hyper(0.0, "momentum of SGD", low=0.0, high=1.0)
-    weight_decay: float = hyper(0.0, "weight decay of SGD", low=0.0)
-    keep_momentum: bool = hyper(False, "the momentum of D outlives the round")
-    warm_up: int = hyper(0, "epochs of a warm-up that starts anew each round, counted as released; 0: none", low=0)
+    sgd: WarmedSGD = group(WarmedSGD())
     combining: Combining = group(Combining(Uniform()), symbols={"aggregation": "1 / K, Step s3"})
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
         """Algorithm 1. Each update is a step of its own: a bf16 step keeps copies of weights."""
         net = client.build("task", down.model)  # F and C
-        for_fc = self.sgd(client, net, self.lr_f)
+        for_fc = self.sgd.over(client, net, self.lr_f)
 
         @client.step
         def classify(x: Tensor, y: Tensor) -> None:  # Step c3
-            own_step(for_fc, self.error(net(x), y))
+            own_step(for_fc, self.error(client.task, net(x), y))
 
         for epoch in range(self.classification_epochs):
-            self.set_rate(for_fc, self.lr_f, epoch - 1)
+            self.sgd.set_rate(for_fc, self.lr_f, epoch - 1)
             for x, y in self.epoch_of(client):  # Step c2
                 classify(x, y)
-        generator, discriminator = self.opponents(net, down.generator, client)  # G and D, None where the method goes without
-        for_g, for_d = self.sgd(client, generator, self.lr_g), self.sgd(client, discriminator, self.lr_d)
+        generator, discriminator = self.opponents(net, down, client)  # G and D, None where the method goes without
+        for_g, for_d = self.sgd.over(client, generator, self.lr_g), self.sgd.over(client, discriminator, self.lr_d)
         if (kept := client.recall(Kept)) and kept.momentum:
             restore_moments(for_d, kept.momentum)
 
-        def label(y: Tensor) -> Tensor:
-            return self.adversaries.label(y, client.task.outputs)
+        def label(y: Tensor, rows: int) -> Tensor:
+            return self.adversaries.label(repeat_labels(y, rows), client.task.outputs)
 
         @client.step
         def update_fc(x: Tensor, y: Tensor, _z: Tensor) -> None:  # Step c5
             out = net(x, full=True)
-            loss = self.lambda1 * self.error(out.logits, y)
+            loss = self.lambda1 * self.error(client.task, out.logits, y)
             if discriminator:
-                loss = loss + self.lambda0 * ops.feature_loss(discriminator(out.features, label(y)))
+                loss = loss + self.lambda0 * ops.feature_loss(discriminator(out.features, label(y, len(x))))
             own_step(for_fc, loss)
 
         @client.step
         def update_d(x: Tensor, y: Tensor, z: Tensor) -> None:  # Step c7
+            of_y = label(y, len(x))
             with torch.no_grad():
                 h = net.train(self.extract == "training")(x, full=True).features
-                h_ref = generator(z, label(y)) if generator else z
+                h_ref = generator(z, of_y) if generator else z
             net.train()
-            own_step(for_d, ops.discriminator_loss(discriminator(h, label(y)), discriminator(h_ref, label(y)), self.discriminator_loss))
+            own_step(for_d, ops.discriminator_loss(discriminator(h, of_y), discriminator(h_ref, of_y), self.discriminator_loss))
 
         @client.step
         def update_g(_x: Tensor, y: Tensor, z: Tensor) -> None:  # Step c8
-            own_step(for_g, ops.generator_loss(discriminator(generator(z, label(y)), label(y)), self.generator_loss))
+            of_y = label(y, len(z))
+            own_step(for_g, ops.generator_loss(discriminator(generator(z, of_y), of_y), self.generator_loss))
 
         steps = {"fc": update_fc, "d": discriminator and update_d, "g": generator and update_g}
         updates = [steps[name] for name in self.order.split("-") if steps[name]]
         for epoch in range(self.alignment_epochs):
             released_count = self.classification_epochs + (epoch or -1)  # E_0 - 1, E_0 + 1, E_0 + 2, ...
             for of, lr, count in ((for_fc, self.lr_f, released_count), (for_d, self.lr_d, epoch), (for_g, self.lr_g, epoch)):
-                self.set_rate(of, lr, count)
+                self.sgd.set_rate(of, lr, count)
             for x, y in self.epoch_of(client):  # Step c4
                 z = self.adversaries.draw(len(x), net.feature_size, client)  # Step c6: one S_z for D and G
                 for update in updates:
                     update(x, y, z)
-        if discriminator:
-            client.remember(Kept(discriminator=state_of(discriminator), momentum=moments_of(for_d) if self.keep_momentum else {}))
-        shared = state_of(generator) if generator else down.generator
-        return Up(model=state_of(net), generator=shared, **self.combining.upload(client, net))  # Step c9
+        g, d = (opponent and state_of(opponent) for opponent in (generator, discriminator))
+        momentum, shared = moments_of(for_d) if self.sgd.keep_momentum and d else {}, down.discriminator is not None
+        if d and (momentum or not shared):
+            client.remember(Kept(discriminator={} if shared else d, momentum=momentum))
+        g, d = g or down.generator, (d or down.discriminator) if shared else None
+        return Up(model=state_of(net), generator=g, discriminator=d, **self.combining.upload(client, net))  # Step c9
 
-    def opponents(self, net: Any, shared: State | None, client: Client) -> tuple[Any, Any]:
+    def opponents(self, net: Any, down: Down, client: Client) -> tuple[Any, Any]:
         if not (self.adversaries.adversary and self.alignment_epochs):
             return None, None
-        kept = client.recall(Kept)
-        drawn = kept.discriminator if kept else state_of(self.adversaries.discriminator(net.feature_size, client.task.outputs))
-        return client.build("generator", shared) if shared is not None else None, client.build("discriminator", drawn)
+        d = down.discriminator or ((kept := client.recall(Kept)) and kept.discriminator)
+        d = d or state_of(self.adversaries.discriminator(net.feature_size, client.task.outputs))
+        return client.build("generator", down.generator) if down.generator is not None else None, client.build("discriminator", d)
 
-    def error(self, logits: Tensor, y: Tensor) -> Tensor:  # L_err
-        return ops.smoothed_cross_entropy(logits, y, self.smoothing, self.smoothing_over)
+    def error(self, task: Task, logits: Tensor, y: Tensor) -> Tensor:  # L_err
+        loss = ops.smoothed_cross_entropy(logits, repeat_labels(y, len(logits)), self.smoothing, self.smoothing_over)
+        return loss + self.views.bond(task, logits, len(y)) if self.views else loss
 
     def epoch_of(self, client: Client) -> Iterator[Batch]:
-        return client.batches(size=self.batch, epochs=1) if self.epoch == "pass" else client.batches(size=self.batch, steps=1)
-
-    def sgd(self, client: Client, net: nn.Module | None, lr: float) -> Any:
-        return net and client.optimizer(torch.optim.SGD, net, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
-
-    def set_rate(self, optimizer: Any, lr: float, epochs: int) -> None:
-        for weights in optimizer.param_groups if optimizer else ():
-            weights["lr"] = ops.warmed_up(lr, max(1, epochs), self.warm_up)  # the released code counts at least one
+        batches = client.batches(size=self.batch, epochs=1) if self.epoch == "pass" else client.batches(size=self.batch, steps=1)
+        return ((views_of(self.views, x, client.rng), y) for x, y in batches)
 
     def start(self, fresh: Fresh, clients: Cohort) -> Server:
-        return Server(Aggregate(fresh("task")), fresh("generator") if self.adversaries.generates else None)  # Step s1
+        shared = fresh("discriminator") if self.adversaries.discriminators == "shared" else None
+        return Server(Aggregate(fresh("task")), fresh("generator") if self.adversaries.generates else None, shared)  # Step s1
 
     def round(self, state: Server, clients: Cohort) -> Server:
-        ups = clients.ask(self.train, Down(model=state.task.model, generator=state.generator))  # Step s2
-        task = self.combining.combine(clients, ups, state.task, also=("generator",))  # Step s3: 1/K of those who answered
-        return Server(task, task.also.get("generator"))
+        ups = clients.ask(self.train, Down(model=state.task.model, generator=state.generator, discriminator=state.discriminator))  # s2
+        task = self.combining.combine(clients, ups, state.task, also=("generator", "discriminator"))  # Step s3: 1/K of those who answered
+        return Server(task, task.also.get("generator"), task.also.get("discriminator"))
 
     def contradictions(self) -> Iterable[str]:
         if not self.classification_epochs + self.alignment_epochs:
             yield "classification_epochs and alignment_epochs are both 0; nothing would be trained"
-        if self.keep_momentum and not self.momentum:
-            yield "keep_momentum is on, but momentum is 0; turn it off, or give a momentum"

@@ -1,17 +1,15 @@
 """FedDAG. Che et al., "FedDAG: federated domain adversarial generation towards generalizable medical image analysis", 2025.
 
-NDAG at a client, for every batch: a generator learns to change images so that the student sees other features in them than the
-teacher saw before, with the label kept (Eq. 1-3); then the student learns to see the same in both (Eq. 4), and the teacher follows it.
-SHA at the server: the others assess each client's teacher after a small step uphill (Eq. 5), a client's teacher is averaged with its
-own earlier ones that did better, and then teachers and generators are averaged by score (Eq. 6). The aggregate becomes the new
-STUDENT; the teacher keeps its local weights, and that gap is what the generator works with.
+NDAG at a client, for every batch: a generator learns to change images so that the student sees other features in them than the teacher
+saw before, with the label kept (Eq. 1-3); then the student learns to see the same in both (Eq. 4), and the teacher follows it. SHA at the
+server: the others assess each client's teacher after a small step uphill (Eq. 5), it is averaged with its own earlier ones that did better,
+and all are averaged by score (Eq. 6). The aggregate becomes the new STUDENT; the teacher stays, and that gap drives the generator.
 
 The paper does not say, no code was released, and here it is so (the preset `ats` is ATS, from which it descends: Yang et al., 2021):
 - a frozen network runs with its running statistics; the student sees originals and generated images as one batch;
 - a warm-up round is one of FedAvg: the student trains on its images alone, and the teacher is that student; without NDAG all rounds are;
 - the student learns from images that the generator makes after its own step (`regenerate`), and they are not clamped;
-- optimisers start afresh every round; a client that missed rounds goes on with its own teacher of the last one it took part in;
-- restyled views join a batch first, so that each is generated from; MixStyle acts in the student's own step.
+- optimisers start afresh every round; who missed rounds goes on with its last teacher; views join a batch first; MixStyle is the student's.
 """
 
 from __future__ import annotations
@@ -47,6 +45,7 @@ class Down(Payload):
     model: State = carries("model")  # the aggregate of the teachers: the new student
     generator: State | None = carries("model", role="generator")  # none in a round without generation
     student: State | None = carries("model")  # only where a global student is kept: then `model` is the new teacher
+    rate: float | None = carries("number")  # part of the learning rate, in the rounds in which it rises
 
 
 class Up(Told):
@@ -91,7 +90,7 @@ class FedDAG(Method[Server]):
     label_weight: float = hyper(1.0, "weight of the label in the generator's loss", symbol="L_cls, Eq. 3", low=0.0)
     similarity_weight: float = hyper(1.0, "weight of the similarity in the student's loss", symbol="L_sim, Eq. 4", low=0.0)
     feature: Literal["pooled", "logits"] = hyper("pooled", "what the discrepancy compares: what the head reads, or its logits")
-    task_loss: Literal["both", "generated"] = hyper("both", "images of the student's task loss: both, or the generated ones alone")
+    task_loss: Literal["both", "sum", "generated"] = hyper("both", "student's task loss: mean over x and x^, their sum, or x^ alone")
     train_on: Literal["images", "perturbations"] = hyper("images", "what the student sees; perturbations is an ablation", symbol="Fig. 11")
     regenerate: bool = hyper(True, "the student sees images of the generator after its step; false: those that step was taken on")
     width: int = hyper(32, "channels of the generator: FCN32 or FCN16; the paper does not say which it used", symbol="Fig. 12", low=1)
@@ -101,6 +100,7 @@ class FedDAG(Method[Server]):
     statistics: Literal["average", "copy"] = hyper("average", "how the teacher takes batch-norm statistics: like weights, or as they are")
     distribution: Literal["student", "copy", "global_student"] = hyper("student", "whom the aggregate becomes; copy: both", symbol="Fig. 5")
     warmup: int = hyper(5, "first rounds without generation", symbol="Sec. IV-A", low=0)
+    rate_warmup: int = hyper(0, "first rounds in which learning rates rise, evenly, to their value", symbol="Sec. IV-A", low=0)
     local: Local = group(
         Local(batch=32, optimizer="momentum", lr=1e-3, weight_decay=5e-4),
         symbols=dict.fromkeys(("batch", "optimizer", "lr", "weight_decay"), "Sec. IV-A") | {"sam": "FedSAM, Fig. 9"},
@@ -124,14 +124,14 @@ class FedDAG(Method[Server]):
         student: TaskNet = client.build("task", down.student or down.model)
         teacher, generator = student, None
         if down.generator is None:
-            step = self.plain_step(student, client)
+            step = self.plain_step(student, client, down.rate or 1.0)
         else:
             kept = client.recall(Kept) if self.distribution == "student" else None
             teacher = client.build("task", kept.teacher if kept else down.model).eval()
             generator = client.build("generator", down.generator)
             if self.head == "fixed":
                 student.head().requires_grad_(False)
-            step = self.adversarial_step(teacher, student, generator, client)
+            step = self.ndag_step(teacher, student, generator, client, down.rate or 1.0)
         for batch in self.local.batches(client, times=2 if generator and self.train_on == "images" else 1):  # x and x^
             step(*batch)
         if self.distribution == "student":
@@ -139,9 +139,9 @@ class FedDAG(Method[Server]):
         made, learnt = generator and state_of(generator), state_of(student) if self.distribution == "global_student" else None
         return Up(teacher=state_of(teacher), generator=made, student=learnt, **self.combining.upload(client, teacher, learner=student))
 
-    def plain_step(self, student: TaskNet, client: Client) -> Callable[..., None]:
+    def plain_step(self, student: TaskNet, client: Client, rate: float) -> Callable[..., None]:
         """A step of FedAvg: in warm-up, and without NDAG."""
-        optimizer = self.local.optimizer_of(client, student)
+        optimizer = self.local.optimizer_of(client, student, lr=rate * self.local.lr)
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
@@ -149,10 +149,10 @@ class FedDAG(Method[Server]):
 
         return step
 
-    def adversarial_step(self, teacher: TaskNet, student: TaskNet, generator: nn.Module, client: Client) -> Callable[..., None]:
+    def ndag_step(self, teacher: TaskNet, student: TaskNet, generator: nn.Module, client: Client, rate: float) -> Callable[..., None]:
         """A step of NDAG: lines 2 to 5."""
-        for_generator = self.local.optimizer_of(client, generator, lr=self.generator_lr)
-        for_student = self.local.optimizer_of(client, student)
+        for_generator = self.local.optimizer_of(client, generator, lr=rate * (self.local.lr if (own := self.generator_lr) is None else own))
+        for_student = self.local.optimizer_of(client, student, lr=rate * self.local.lr)
 
         @client.step
         def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
@@ -171,9 +171,8 @@ class FedDAG(Method[Server]):
     def generator_loss(self, student: TaskNet, task: Task, f: Tensor, x: Tensor, made: Tensor, y: Tensor) -> Tensor:
         """L_cls - L_dis (Eq. 1-3)."""
         seen = student(perturb(x, made, self.alpha), full=True)
-        novelty = clipped_discrepancy(f, self.feature_of(seen), self.m).mean()
         label = task.loss(seen.logits, repeat_labels(y, len(x)), self.local.smoothing)
-        return self.label_weight * label - self.discrepancy_weight * novelty
+        return self.label_weight * label - self.discrepancy_weight * clipped_discrepancy(f, self.feature_of(seen), self.m).mean()
 
     def student_loss(self, student: TaskNet, task: Task, f: Tensor, x: Tensor, made: Tensor, y: Tensor, *mixing: Tensor) -> Tensor:
         """L_cls + L_sim (Eq. 4)."""
@@ -181,8 +180,8 @@ class FedDAG(Method[Server]):
             return self.local.loss(task, student, self.alpha * made, y, mixing)
         seen = self.local.look(student, torch.cat([x, perturb(x, made, self.alpha)]), mixing)
         similarity = discrepancy(f, self.feature_of(seen)[len(x) :]).mean()
-        judged = seen.logits if self.task_loss == "both" else seen.logits[len(x) :]
-        return self.local.loss_of(task, judged, y) + self.similarity_weight * similarity
+        judged = seen.logits[len(x) :] if self.task_loss == "generated" else seen.logits
+        return (2 if self.task_loss == "sum" else 1) * self.local.loss_of(task, judged, y) + self.similarity_weight * similarity
 
     def feature_of(self, seen: Outputs) -> Tensor:
         return seen.features if self.feature == "pooled" else seen.logits
@@ -194,6 +193,7 @@ class FedDAG(Method[Server]):
     def round(self, state: Server, clients: Cohort) -> Server:
         """Algorithm 2, after the clients' Algorithm 1."""
         generator = state.generator if state.teachers.round >= self.warmup else None
-        ups = clients.ask(self.train, Down(model=state.teachers.model, generator=generator, student=state.student))
+        rate = (state.teachers.round + 1) / self.rate_warmup if state.teachers.round < self.rate_warmup else None
+        ups = clients.ask(self.train, Down(model=state.teachers.model, generator=generator, student=state.student, rate=rate))
         teachers = self.combining.combine(clients, ups, state.teachers, also=("generator", "student"))  # Eq. 5-6: SHA
         return Server(teachers, teachers.also.get("generator", state.generator), teachers.also.get("student"))

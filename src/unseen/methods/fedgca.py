@@ -8,7 +8,8 @@ The paper does not give: J, the optimiser, its learning rate, the batch, local e
 the code it cites); the form of the style-complement module (one of four random convolutions drawn for each copy); how a map becomes a
 distribution (softmax over positions, of the true class; `unseen.ops.cam` says what a map is in networks without average pooling);
 whether the mean prediction is differentiated (it is; `stop_mean`); how Eq. 2 sums over classes (`over_classes`). The global model
-predicts in evaluation mode. Eq. 2 is a binary cross entropy where the text says KL divergence: `consistency`.
+predicts in evaluation mode. Eq. 2 is a binary cross entropy where the text says KL divergence: `consistency`. It sums over "P", which may
+be the local model's predictions or the global one's too: `summed`.
 lambda covers parameters, not buffers. Full participation is the paper's; a client that is missing in a round keeps its lambda, and
 the server sums over those who replied and divides by all, as in FedDyn.
 MixStyle acts in the local model alone; a sharpness-aware step climbs on the whole of Eq. 6.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -38,6 +40,12 @@ from unseen.task import Task
 
 __all__ = ["FedGCA"]
 
+_DIGITS = {"rounds": 100, "augment": "none"}
+_PACS = {
+    "alpha": 10.0, "beta": 8.0, "lr": 0.004, "epochs": 1,
+    "rounds": 50, "network": "resnet18", "weights": "imagenet", "augment": "none",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class FedGCA(Method[Dynamic]):
@@ -46,12 +54,11 @@ class FedGCA(Method[Dynamic]):
     tasks = ("classification",)
     paper = "Liu et al., 2024"
     presets = {
-        "paper": {"rounds": 100, "augment": "none"},  # its Digits
-        "pacs": {
-            "alpha": 10.0, "beta": 8.0, "lr": 0.004, "epochs": 1,
-            "rounds": 50, "network": "resnet18", "weights": "imagenet", "augment": "none",
-        },
-    }  # fmt: skip
+        "paper": _DIGITS,
+        "pacs": _PACS,
+        "kl": {**_DIGITS, "consistency": "kl"},  # Eq. 2 as its text has it, at the printed weights
+        "pacs-kl": {**_PACS, "consistency": "kl"},
+    }
 
     alpha: float = hyper(0.1, "weight of the class consistency, above 0", symbol="alpha, Eq. 5-6", low=0.0)
     beta: float = hyper(0.1, "weight of the semantic consistency", symbol="beta, Eq. 6", low=0.0)
@@ -62,6 +69,7 @@ class FedGCA(Method[Dynamic]):
     local_maps: bool = hyper(True, "the activation maps of all views are to agree", symbol="M, Table 3")
     global_maps: bool = hyper(True, "the global model's maps join the mean", symbol="M^G, Table 3")
     consistency: Consistency = hyper("bce", "bce: Eq. 2 as printed; kl: as its text says")
+    summed: Literal["local", "all"] = hyper("local", "what Eq. 2 sums over: P_i, or P_i and P_i^G", symbol="P, Eq. 2")
     over_classes: OverClasses = hyper("mean", "how bce becomes one number")
     stop_mean: bool = hyper(False, "no gradient through the mean prediction and the mean map")
     local: Local = group(
@@ -77,6 +85,8 @@ class FedGCA(Method[Dynamic]):
         for what in ("predictions", "maps"):
             if getattr(self, f"global_{what}") and not getattr(self, f"local_{what}"):
                 yield f"global_{what} is on and local_{what} off, but the loss compares the local ones; switch both off, or local_{what} on"
+        if self.summed == "all" and not self.global_predictions:
+            yield "summed is all, but global_predictions is off, so there are local ones alone; switch it on, or set summed = local"
         yield from strange_styles(self.styles)
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
@@ -139,7 +149,8 @@ class FedGCA(Method[Dynamic]):
         if self.local_predictions:
             local = by_view(predictions(task, seen.logits), samples)
             average = mean_of_views(local, told[0], stop=self.stop_mean)
-            total = total + prediction_consistency(local, average, self.consistency, self.over_classes)  # Eq. 2
+            compared = torch.cat([local, told[0]]) if self.summed == "all" and told[0] is not None else local
+            total = total + prediction_consistency(compared, average, self.consistency, self.over_classes)  # Eq. 2
         if self.local_maps:
             local = by_view(map_distribution(net, seen, labels), samples)
             total = total + map_consistency(local, mean_of_views(local, told[1], stop=self.stop_mean))  # Eq. 3

@@ -98,7 +98,10 @@ class FedSR(Method[Server]):
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         yield from super().obstacles(around)
-        if self.z and not isinstance(around.net.head(), TwoLayerHead):  # type: ignore[operator]
+        head = around.net.head()  # type: ignore[operator]
+        if self.z and isinstance(head, TwoLayerHead) and head.relu:
+            yield "z is drawn where the network has a ReLU, which would be left out; leave relu out of the network's options"
+        if self.z and not isinstance(head, TwoLayerHead):
             yield f"z is {self.z}, but the head of a network of your own has no layer for it; set z = none: then z is what the head reads"
 
     @on_client

@@ -63,6 +63,7 @@ class PlainOptions(Configured):
     hidden: int = hyper(
         0, "width of a linear layer before the output layer (FedADG: 1000 as printed, 4096 as released); 0 for none", low=0, high=65536
     )
+    relu: bool = hyper(False, "a ReLU between those two layers (FedADG does not say)")
     projection: int = hyper(
         0, "outputs of a projection, two layers with a ReLU, before the output layer (MOON: 256); 0 for none", low=0, high=65536
     )
@@ -72,6 +73,8 @@ class PlainOptions(Configured):
     def contradictions(self) -> Iterable[str]:
         if self.hidden and self.projection:
             yield f"hidden is {self.hidden} and projection {self.projection}; a head has one of them"
+        if self.relu and not self.hidden:
+            yield "relu is on, but there is no hidden layer that it could follow; give hidden, or leave relu out"
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,7 @@ def build_network(name: str, *, outputs: int, channels: int, size: Size, weights
         raise BadInput([f"network {name!r}: {problem}" for problem in problems])
     net = entry.build(outputs, channels, size, options)
     if getattr(options, "hidden", 0):
-        net.insert_hidden_layer(options.hidden)
+        net.insert_hidden_layer(options.hidden, options.relu)
     if getattr(options, "projection", 0):
         net.insert_projection(options.projection)
     if options.heads:

@@ -44,10 +44,10 @@ class HeadedNet(TaskNet):
     def head(self) -> nn.Module:
         return self.get_submodule(self.head_name)
 
-    def insert_hidden_layer(self, width: int) -> None:
-        """Make the head two linear layers, `width` between them."""
+    def insert_hidden_layer(self, width: int, relu: bool = False) -> None:
+        """Make the head two linear layers, `width` between them, with or without a ReLU there."""
         head = self._linear_head()
-        self.set_submodule(self.head_name, TwoLayerHead(head.in_features, width, head.out_features))
+        self.set_submodule(self.head_name, TwoLayerHead(head.in_features, width, head.out_features, relu))
 
     def insert_projection(self, width: int) -> None:
         """Make the head a projection to `width` numbers and an output layer."""
@@ -87,18 +87,20 @@ class HeadedNet(TaskNet):
 
 
 class TwoLayerHead(nn.Module):
-    """FedADG's classifier: the backbone's last layer, then an output layer, with nothing between (as in the released code).
+    """FedADG's classifier: the backbone's last layer, then an output layer, with nothing between (as in the released code) or a ReLU.
 
     From a weight file the inner layer takes the backbone's own last layer where the widths agree (1000 for ImageNet).
     """
 
-    def __init__(self, features: int, width: int, outputs: int) -> None:
+    def __init__(self, features: int, width: int, outputs: int, relu: bool = False) -> None:
         super().__init__()
         self.inner = nn.Linear(features, width)
         self.output = nn.Linear(width, outputs)
+        self.relu = relu
 
     def forward(self, features: Tensor) -> Tensor:
-        logits: Tensor = self.output(self.inner(features))
+        hidden = self.inner(features)
+        logits: Tensor = self.output(hidden.relu() if self.relu else hidden)
         return logits
 
 

@@ -47,7 +47,10 @@ def map_distribution(net: nn.Module, seen: Outputs, y: Tensor, *, again: bool = 
 
 def reads_positions(net: nn.Module) -> bool:
     """Whether the head's weights can be applied to the maps position by position."""
-    return isinstance(net, HeadedNet) and net.head_fits_maps and isinstance(net.head(), nn.Linear | TwoLayerHead)
+    if not (isinstance(net, HeadedNet) and net.head_fits_maps):
+        return False
+    head = net.head()
+    return isinstance(head, nn.Linear) or (isinstance(head, TwoLayerHead) and not head.relu)
 
 
 def head_weight(net: nn.Module) -> Tensor | None:

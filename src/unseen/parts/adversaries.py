@@ -1,12 +1,13 @@
-"""FedADG's generator G and discriminator D: what they read, how they are built, and what is drawn for them."""
+"""FedADG's generator G and discriminator D: what they read, how they are built, what is drawn for them, and the SGD of its networks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from unseen.client import Client
@@ -15,7 +16,7 @@ from unseen.networks.adversarial import Discriminator, DistributionGenerator
 from unseen.ops import adversarial as ops
 from unseen.settings import Configured, hyper
 
-__all__ = ["Adversaries"]
+__all__ = ["Adversaries", "WarmedSGD"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Adversaries(Configured):
     projected: int | None = hyper(None, "dimension after the projection; none: a quarter of the features'", symbol="d_2", low=1)
     label_joins: Literal["after", "before"] = hyper("after", "the label joins D after or before the projection")
     discriminator_width: int | None = hyper(None, "first layer of D; none: the features' dimension, as printed", low=1)
+    discriminators: Literal["local", "shared"] = hyper("local", "each client's own D, or one that is averaged like G", symbol="ALN, Sec. 7")
     leak: float = hyper(0.0, "slope below zero of the units inside G and D; 0: ReLU, as printed", low=0.0, high=1.0)
 
     def contradictions(self) -> Iterable[str]:
@@ -39,6 +41,8 @@ class Adversaries(Configured):
             yield f"projected is {self.projected}, but projection is none; leave one of them out"
         if not self.adversary and self.reference != "generated":
             yield f"reference is {self.reference!r}, but adversary is false, so nothing is aligned to it; leave one of them out"
+        if not self.adversary and self.discriminators == "shared":
+            yield "discriminators is 'shared', but adversary is false, so there is none to share; leave one of them out"
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         features, classes = around.shapes.features, around.shapes.outputs
@@ -80,3 +84,25 @@ class Adversaries(Configured):
 
     def _projected(self, features: int) -> int | None:
         return None if self.projection == "none" else self.projected or max(1, features // 4)
+
+
+@dataclass(frozen=True)
+class WarmedSGD(Configured):
+    """The paper's SGD, plain by default, and what the released code adds to it."""
+
+    momentum: float = hyper(0.0, "momentum of SGD", low=0.0, high=1.0)
+    weight_decay: float = hyper(0.0, "weight decay of SGD", low=0.0)
+    keep_momentum: bool = hyper(False, "the momentum of D outlives the round")
+    warm_up: int = hyper(0, "epochs of a warm-up that starts anew each round, counted as released; 0: none", low=0)
+
+    def contradictions(self) -> Iterable[str]:
+        if self.keep_momentum and not self.momentum:
+            yield "keep_momentum is on, but momentum is 0; turn it off, or give a momentum"
+
+    def over(self, client: Client, net: nn.Module | None, lr: float) -> Any:
+        """A fresh optimiser over this network, where there is one."""
+        return net and client.optimizer(torch.optim.SGD, net, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
+
+    def set_rate(self, optimizer: Any, lr: float, epochs: int) -> None:
+        for weights in optimizer.param_groups if optimizer else ():
+            weights["lr"] = ops.warmed_up(lr, max(1, epochs), self.warm_up)  # the released code counts at least one

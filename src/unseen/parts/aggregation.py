@@ -253,8 +253,8 @@ class SHA(Assessed):
     """Sharpness-aware hierarchical aggregation (FedDAG, section III-C): models are assessed after a small step uphill, and each
     client's is first averaged with its own earlier ones that did better.
 
-    What is kept for later rounds is a client's own model and score, before averaging; the history of a client that is missing
-    waits for it. A model without a score is neither averaged with earlier ones nor kept.
+    What is kept for later rounds is a client's own model and score, before averaging or after it (`keeps`); the history of a client that
+    is missing waits for it. A model without a score is neither averaged with earlier ones nor kept.
     """
 
     name = "sha"
@@ -268,6 +268,9 @@ class SHA(Assessed):
     sample: int = hyper(256, "training images in the sample, drawn each round; a client with fewer takes all", low=32)
     k: int = hyper(4, "how many earlier models of a client may join its current one", symbol="k", low=0)
     cap: int | None = hyper(None, "the most models kept for one client; none: 4 k", low=0)
+    keeps: Literal["own", "averaged"] = hyper(
+        "own", "model and score for later rounds: before, or after they were averaged with earlier ones"
+    )
 
     def upload(self, client: Client, net: nn.Module, learner: nn.Module) -> dict[str, Any]:
         gradient = left_gradient(learner) if self.direction == "last-batch" else self.sampled_gradient(client, net)
@@ -302,7 +305,8 @@ class SHA(Assessed):
         for client, score in scores.items():
             now, earlier = Scored(ups[client].model, score), before.history.get(client, [])
             merged[client] = within_client(now, earlier, self.k)
-            kept = Scored({name: value.cpu() for name, value in now.model.items()}, score)  # a device's memory is too dear for the past
+            past = now if self.keeps == "own" else merged[client]
+            kept = Scored({name: value.cpu() for name, value in past.model.items()}, past.score)  # a device's memory is too dear for it
             history[client] = retained([*earlier, kept], self.k, 4 * self.k if self.cap is None else self.cap)
         weights = self.weigh(merged, {c: merged[c].score for c in scores})
         model = mean((merged[c].model, weights[c]) for c in merged)
