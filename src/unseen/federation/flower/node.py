@@ -67,21 +67,22 @@ class Node:
         taker = self._client(SuperExecAuthHttpInterceptor(master_secret=self._secret, protected_methods=protected))
         request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         told, pause = "", Pause(_LEAST, _MOST)
-        while True:
-            busy = False
-            ended = self._process.keep_alive()
-            if ended is not None and ended != told:
-                self._say(f"not connected: {ended or 'the SuperNode ended'}; trying again until it works ({self._process.log} has more)")
-                told = ended
-            try:
-                acquired = taker.AcquireTask(request)
-                if acquired.token:
-                    busy = True
-                    # In a thread: a message whose run has ended may never arrive whole, and must not keep others waiting.
-                    threading.Thread(target=self._deliver, args=(acquired.token, answer), daemon=True).start()
-            except _LOST:
-                pass  # not up yet, or just lost: what it held comes again
-            pause.rest(busy)
+        with contextlib.closing(taker):
+            while True:
+                busy = False
+                ended = self._process.keep_alive()
+                if ended is not None and ended != told:
+                    self._say(f"not connected: {ended or 'the SuperNode ended'}; trying again until it works ({self._process.log} has more)")
+                    told = ended
+                try:
+                    acquired = taker.AcquireTask(request)
+                    if acquired.token:
+                        busy = True
+                        # In a thread: a message whose run has ended may never arrive whole, and must not keep others waiting.
+                        threading.Thread(target=self._deliver, args=(acquired.token, answer), daemon=True).start()
+                except _LOST:
+                    pass  # not up yet, or just lost: what it held comes again
+                pause.rest(busy)
 
     def _deliver(self, token: str, answer: Answer) -> None:
         client = self._client(RuntimeTokenHttpInterceptor(token))
