@@ -74,20 +74,26 @@ def record_of(name: str, parts: Sequence[bytes | memoryview]) -> ArrayRecord:
     return record
 
 
-def push(client: Any, message: Message, node: Node, run: int) -> str:
-    """Give a message to Flower, with those of its objects that are missing there; its name."""
+def push(client: Any, messages: Sequence[Message], node: Node, run: int) -> list[str]:
+    """Give messages to Flower, with those of their objects that are missing there; their names.
+
+    All of them together: Flower forgets an object with the last message that holds it.
+    """
+    objects: dict[str, Any] = {}
+    request = PushAppMessagesRequest()
     with no_object_id_recompute():
-        message.metadata.__dict__["_message_id"] = message.object_id
-        plain = message_to_proto(remove_content_from_message(message))
-        request = PushAppMessagesRequest(messages_list=[plain], message_object_trees=[get_object_tree(message)])
-        given = client.PushMessages(request)
-        objects = get_all_nested_objects(message)
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = message.object_id
+            request.messages_list.append(message_to_proto(remove_content_from_message(message)))
+            request.message_object_trees.append(get_object_tree(message))
+            objects |= get_all_nested_objects(message)
+    given = client.PushMessages(request)
     put = make_push_object_fn_protobuf(client.PushObject, node, run_id=run, session_id=given.session_id)
     missing = set(given.objects_to_push)
     with ThreadPoolExecutor(_PUSHED) as threads:
-        for _ in threads.map(lambda name: put(name, objects[name].deflate()), (name for name in objects if name in missing)):
+        for _ in threads.map(lambda name: put(name, objects[name].deflate()), [name for name in objects if name in missing]):
             pass
-    return str(message.metadata.message_id)
+    return [str(message.metadata.message_id) for message in messages]
 
 
 def pull(client: Any, tree: Any, node: Node, run: int, seconds: float, **patience: Any) -> Message:
