@@ -87,7 +87,7 @@ class LocalEngine:
 
     def _run(
         self, task: Callable[[D, Client], U], path: str, downs: Mapping[str, D], place: Place, shared: bool
-    ) -> Iterator[tuple[str, Payload | bytes, dict[str, str]]]:
+    ) -> Iterator[tuple[str, Payload | bytes | memoryview, dict[str, str]]]:
         if self._workers is not None:
             yield from self._workers.run(self.world.as_built, path, downs, place, self.memory, shared)
             return

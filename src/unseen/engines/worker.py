@@ -23,9 +23,9 @@ class _WorkerState:
 
     def __init__(self) -> None:
         self.runner: TaskRunner | None = None
-        self.payload = b""
+        self.payload: bytes | memoryview = b""
 
-    def answer(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+    def answer(self, header: dict[str, Any], body: bytes | memoryview) -> tuple[dict[str, Any], bytes]:
         if "experiment" in header:
             self.runner = TaskRunner(build_world(read_experiment(header["experiment"], own_code=True)))
         assert self.runner is not None

@@ -28,7 +28,7 @@ class _Worker:
         self.experiment: dict[str, Any] | None = None
         self.down: tuple[str, Place] | None = None  # what question's common payload it still holds
 
-    def call(self, header: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+    def call(self, header: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], bytes | memoryview]:
         try:
             reply, content = self.process.call(header, body)
         except ChildEnded as ended:
@@ -66,14 +66,14 @@ class Workers:
 
     def run(
         self, experiment: Experiment, path: str, downs: Mapping[str, Payload], place: Place, memory: MemoryStore, shared: bool
-    ) -> Iterator[tuple[str, bytes, dict[str, str]]]:
+    ) -> Iterator[tuple[str, bytes | memoryview, dict[str, str]]]:
         """Answers in name order. A few tasks run ahead of the reader, never all of them, so memory does not grow with clients."""
         names = deque(sorted(downs))
         common = downs[names[0]].to_bytes() if shared and names else b""
         description = experiment.description()
-        ahead: deque[tuple[str, Future[tuple[dict[str, Any], bytes]]]] = deque()
+        ahead: deque[tuple[str, Future[tuple[dict[str, Any], bytes | memoryview]]]] = deque()
 
-        def one(name: str) -> tuple[dict[str, Any], bytes]:
+        def one(name: str) -> tuple[dict[str, Any], bytes | memoryview]:
             worker = self._idle.get()
             try:
                 header = {

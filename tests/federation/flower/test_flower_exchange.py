@@ -44,10 +44,10 @@ class Link:
     def __init__(self, replies: list[Any], nodes: Callable[[], dict[bytes, tuple[int, str]]] = lambda: {b"key": (7, "then")}) -> None:
         self.given, self.sent, self.nodes = iter(replies), 0, nodes
 
-    def send(self, node: int, message: SignedMessage, seconds: float) -> str:
-        assert (node, message) == (7, MESSAGE)
+    def send(self, messages: dict[int, SignedMessage], seconds: float) -> list[str]:
+        assert messages == {7: MESSAGE}
         self.sent += 1
-        return str(self.sent)
+        return [str(self.sent)]
 
     def replies(self, numbers: set[str], until: float) -> Iterator[tuple[str, Any]]:
         for number in sorted(numbers):

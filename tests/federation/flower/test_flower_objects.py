@@ -32,9 +32,9 @@ class Store:
         self.came: list[str] = []
 
     def PushMessages(self, request: Any) -> Any:  # noqa: N802
-        (tree,) = request.message_object_trees
-        self.trees.append(tree)
-        wanted = {one.object_id for level in objects._levels(tree) for one in level} - self.contents.keys()
+        self.trees += request.message_object_trees
+        levels = (level for tree in request.message_object_trees for level in objects._levels(tree))
+        wanted = {one.object_id for level in levels for one in level} - self.contents.keys()
         return SimpleNamespace(objects_to_push=sorted(wanted), session_id="s")
 
     def PushObject(self, request: Any) -> Any:  # noqa: N802
@@ -58,7 +58,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sent(store: Store, signed: SignedMessage) -> Any:
-    push(store, Message(to_records(signed), 7, MESSAGE_TYPE), NODE, 2)
+    push(store, [Message(to_records(signed), 7, MESSAGE_TYPE)], NODE, 2)
     return store.trees[-1]
 
 
@@ -72,11 +72,10 @@ def test_a_message_comes_as_it_was_sent(size: int) -> None:
 def test_what_two_messages_have_in_common_is_sent_once() -> None:
     store, shared = Store(), bytes(range(35))
     one, other = (SignedMessage("{}", shared, b"signature", prefix=prefix) for prefix in (b"a", b"other"))
-    first = sent(store, one)
-    before = len(store.came)
-    second = sent(store, other)
-    assert len(store.came) == len(set(store.came)) and len(store.came) - before == 5  # message, records, array record, array, prefix
-    for tree, signed in ((first, one), (second, other)):
+    names = push(store, [Message(to_records(signed), 7, MESSAGE_TYPE) for signed in (one, other)], NODE, 2)
+    assert len(store.came) == len(set(store.came)) == 4 + 1 + 2 * 5  # pieces and header are shared
+    assert names == [tree.object_id for tree in store.trees]
+    for tree, signed in zip(store.trees, (one, other), strict=True):
         assert from_records(pull(store, tree, NODE, 2, 1.0).content) == signed.whole()
 
 

@@ -139,9 +139,10 @@ class _Link:
         """The sites that are connected: node and time of connection, by public key."""
         return {bytes(n.public_key): (n.node_id, n.last_activated_at) for n in self.grid.get_nodes() if n.status == "online"}
 
-    def send(self, node: int, message: SignedMessage, seconds: float) -> str:
-        question = Message(to_records(message), node, MESSAGE_TYPE, ttl=seconds + 3600)
-        return push(self.grid._runtime_client, question, self.grid.node, self.grid.run.run_id)
+    def send(self, messages: Mapping[int, SignedMessage], seconds: float) -> list[str]:
+        """To each node its message; their names, in the same order."""
+        questions = [Message(to_records(message), node, MESSAGE_TYPE, ttl=seconds + 3600) for node, message in messages.items()]
+        return push(self.grid._runtime_client, questions, self.grid.node, self.grid.run.run_id)
 
     def replies(self, numbers: set[str], until: float) -> Iterator[tuple[str, Any]]:
         """What came in answer to these messages, one in memory at a time; None for one whose content was lost."""
@@ -263,6 +264,7 @@ class _RoundTrip:
     def _send(self, link: _Link, nodes: Mapping[bytes, tuple[int, str]], now: float) -> Iterator[tuple[str, str]]:
         """To every site that is connected and was not asked over this connection: a site that was restarted lost its question."""
         keys = self._keys()  # as they are now: a site may have new ones, or be removed
+        to: dict[str, int] = {}
         for client in list(self._waiting):
             if client not in keys:
                 del self._waiting[client]
@@ -276,8 +278,10 @@ class _RoundTrip:
                 continue
             self._seen[client] = now
             if self._connection.get(client) != connection:
-                self._sent[link.send(connection[0], self._waiting[client], self._seconds)] = client
-                self._connection[client] = connection
+                to[client], self._connection[client] = connection[0], connection
+        if to:
+            names = link.send({node: self._waiting[client] for client, node in to.items()}, self._seconds)
+            self._sent |= dict(zip(names, to, strict=True))
 
     def late(self) -> Iterator[tuple[str, str]]:
         return ((client, f"no answer within {self._seconds:g} s") for client in self._waiting)

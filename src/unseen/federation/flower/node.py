@@ -92,7 +92,7 @@ class Node:
             message, context = _pull(client)
             with self._one_at_a_time:
                 reply = self._reply(message, answer)
-            push(client, reply, NodeId(node_id=context.node_id), context.run_id)
+            push(client, [reply], NodeId(node_id=context.node_id), context.run_id)
             push_task_output(client, context, SubStatus.COMPLETED, "")
         except _LOST as error:
             self._say(f"an answer was lost ({type(error).__name__}); the server asks again")

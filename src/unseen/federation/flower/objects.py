@@ -45,15 +45,15 @@ _RECORDS = 2  # so deep in a message lie its records; below them arrays, and the
 _MOST_BYTES = 2**31 - 1
 
 
-class _Piece(ArrayChunk):
+class _Piece(ArrayChunk):  # type: ignore[misc]
     """A piece of an array."""
 
     @property
     def _head(self) -> bytes:
-        return HEAD_VALUE_DIVIDER.join((ArrayChunk.__qualname__, "", str(len(self.data)))).encode() + HEAD_BODY_DIVIDER
+        return bytes(HEAD_VALUE_DIVIDER.join((ArrayChunk.__qualname__, "", str(len(self.data)))).encode() + HEAD_BODY_DIVIDER)
 
     @cached_property
-    def object_id(self) -> str:  # type: ignore[override]
+    def object_id(self) -> str:
         digest = hashlib.sha256(self._head)
         digest.update(self.data)
         return digest.hexdigest()
@@ -65,7 +65,7 @@ class _Piece(ArrayChunk):
 def record_of(name: str, parts: Sequence[bytes | memoryview]) -> ArrayRecord:
     """Bytes as the only array in a record. Each part begins a new piece: parts that are the same in several messages are sent once."""
     array = Array(dtype="uint8", shape=(sum(map(len, parts)),), stype="unseen", data=b"")
-    array.data = parts[0] if len(parts) == 1 else b""  # type: ignore[assignment]  # what is sent are the pieces
+    array.data = parts[0] if len(parts) == 1 else b""  # what is sent are the pieces
     views = (memoryview(part) for part in parts)
     pieces = [_Piece(view[at : at + PIECE]) for view in views for at in range(0, len(view), PIECE)]
     array.__dict__["_chunks"] = [(piece.object_id, piece) for piece in pieces]
@@ -74,20 +74,26 @@ def record_of(name: str, parts: Sequence[bytes | memoryview]) -> ArrayRecord:
     return record
 
 
-def push(client: Any, message: Message, node: Node, run: int) -> str:
-    """Give a message to Flower, with those of its objects that are missing there; its name."""
+def push(client: Any, messages: Sequence[Message], node: Node, run: int) -> list[str]:
+    """Give messages to Flower, with those of their objects that are missing there; their names.
+
+    All of them together: Flower forgets an object with the last message that holds it.
+    """
+    objects: dict[str, Any] = {}
+    request = PushAppMessagesRequest()
     with no_object_id_recompute():
-        message.metadata.__dict__["_message_id"] = message.object_id
-        plain = message_to_proto(remove_content_from_message(message))
-        request = PushAppMessagesRequest(messages_list=[plain], message_object_trees=[get_object_tree(message)])
-        given = client.PushMessages(request)
-        objects = get_all_nested_objects(message)
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = message.object_id
+            request.messages_list.append(message_to_proto(remove_content_from_message(message)))
+            request.message_object_trees.append(get_object_tree(message))
+            objects |= get_all_nested_objects(message)
+    given = client.PushMessages(request)
     put = make_push_object_fn_protobuf(client.PushObject, node, run_id=run, session_id=given.session_id)
     missing = set(given.objects_to_push)
     with ThreadPoolExecutor(_PUSHED) as threads:
-        for _ in threads.map(lambda name: put(name, objects[name].deflate()), (name for name in objects if name in missing)):
+        for _ in threads.map(lambda name: put(name, objects[name].deflate()), [name for name in objects if name in missing]):
             pass
-    return str(message.metadata.message_id)
+    return [str(message.metadata.message_id) for message in messages]
 
 
 def pull(client: Any, tree: Any, node: Node, run: int, seconds: float, **patience: Any) -> Message:
@@ -100,7 +106,8 @@ def pull(client: Any, tree: Any, node: Node, run: int, seconds: float, **patienc
 
     def get(names: Iterable[str]) -> dict[str, bytes]:
         left = max(0.0, until - time.monotonic())
-        return pull_objects(list(dict.fromkeys(names)), fetch, max_time=left, initial_backoff=0.05, backoff_cap=0.5, **patience)
+        wanted = list(dict.fromkeys(names))
+        return dict(pull_objects(wanted, fetch, max_time=left, initial_backoff=0.05, backoff_cap=0.5, **patience))
 
     levels = list(_levels(tree))
     contents = get(one.object_id for level in levels[: _RECORDS + 2] for one in level)
@@ -143,5 +150,5 @@ def _filled(content: bytes, get: Callable[[Iterable[str]], dict[str, bytes]]) ->
     if at != size:
         raise ValueError("an array of another size than it says")
     array = Array(dtype=told["dtype"], shape=(size,), stype=told["stype"], data=b"")
-    array.data = whole  # type: ignore[assignment]
+    array.data = whole
     return array

@@ -28,6 +28,7 @@ from unseen.federation.waiting import Pause
 __all__ = ["FlowerProcess", "main"]
 
 _LEAST, _MOST = 0.02, 1.0  # seconds between two looks of a SuperNode
+_LOOK = 1.0  # seconds; a task without a heartbeat ends after half a minute
 _PAGE = 2**16  # bytes, the largest that SQLite has
 _HEARTBEAT = 15  # seconds
 _MOST_PAUSE = 5.0  # seconds between two starts
@@ -104,6 +105,19 @@ def _persistent(make: Callable[[], Any]) -> Any:
     return invoker
 
 
+def _relieve(state: Any) -> None:
+    """Of what the SuperLink writes to its database with every call: bytes that nobody counts, and a look for tasks without a heartbeat."""
+    look, looked = state._cleanup_expired_task_tokens, [0.0]
+
+    def now_and_then(self: Any) -> None:
+        if time.monotonic() - looked[0] >= _LOOK:
+            looked[0] = time.monotonic()
+            look(self)
+
+    state._cleanup_expired_task_tokens = now_and_then
+    state.store_traffic = lambda self, run_id, **_: None
+
+
 def _is_transport(error: Exception) -> bool:
     import httpx
 
@@ -135,6 +149,7 @@ def main() -> None:
 
         database: Any = importlib.import_module("flwr.supercore.sql_mixin")
         database.SQLITE_PRAGMAS = (("page_size", str(_PAGE)), *database.SQLITE_PRAGMAS)  # of a database that is not there yet
+        _relieve(importlib.import_module("flwr.server.superlink.linkstate.sql_linkstate").SqlLinkState)
         superlink: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
         superlink.uvicorn = SimpleNamespace(run=functools.partial(listen, Path(sys.argv.pop(1))))
         superlink.flower_superlink()

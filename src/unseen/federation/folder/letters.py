@@ -84,7 +84,8 @@ def write_letter(
 def _cut(parts: Iterable[Bytes]) -> Iterator[Bytes]:
     """The pieces of a payload that comes in parts."""
     left = b""
-    for part in map(memoryview, parts):
+    for one in parts:
+        part = memoryview(one)
         if left:
             left, part = b"".join((left, part[: _PIECE - len(left)])), part[_PIECE - len(left) :]
             if len(left) < _PIECE:
