@@ -72,7 +72,9 @@ class Node:
                 busy = False
                 ended = self._process.keep_alive()
                 if ended is not None and ended != told:
-                    self._say(f"not connected: {ended or 'the SuperNode ended'}; trying again until it works ({self._process.log} has more)")
+                    self._say(
+                        f"not connected: {ended or 'the SuperNode ended'}; trying again until it works ({self._process.log} has more)"
+                    )
                     told = ended
                 try:
                     acquired = taker.AcquireTask(request)
