@@ -296,3 +296,9 @@ def test_presets_are_the_papers() -> None:
     pacs = read_experiment({"method": "fedgca", "preset": "pacs"})
     assert (digits.method.alpha, digits.method.beta, digits.rounds) == (0.1, 0.1, 100)  # type: ignore[attr-defined]
     assert (pacs.method.alpha, pacs.method.beta, pacs.rounds, pacs.network) == (10.0, 8.0, 50, "resnet18")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", [FedGCA, RandConv])
+def test_a_sum_over_classes_that_nothing_reads_is_refused(kind: Any) -> None:
+    with pytest.raises(BadInput, match="over_classes is sum, but of consistency = kl there is one number"):
+        kind(consistency="kl", over_classes="sum")

@@ -34,7 +34,7 @@ from unseen.ops.randconv import restyled_views
 from unseen.parts.combining import Down
 from unseen.parts.dynamic import Dynamic, DynamicPenalty, DynamicUp, combine_dynamic
 from unseen.parts.local import Local
-from unseen.parts.views import chosen_styles, predictions, repeat_labels, strange_styles
+from unseen.parts.views import chosen_styles, predictions, repeat_labels, strange_styles, unread_sum
 from unseen.settings import group, hyper
 from unseen.task import Task
 
@@ -87,6 +87,7 @@ class FedGCA(Method[Dynamic]):
                 yield f"global_{what} is on and local_{what} off, but the loss compares the local ones; switch both off, or local_{what} on"
         if self.summed == "all" and not self.global_predictions:
             yield "summed is all, but global_predictions is off, so there are local ones alone; switch it on, or set summed = local"
+        yield from unread_sum(self.consistency, self.over_classes)
         yield from strange_styles(self.styles)
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
