@@ -95,13 +95,13 @@ class FedGCA(Method[Dynamic]):
         if not (self.beta and self.local_maps):
             return
         advice = "set local_maps and global_maps to false, or use another network"
-        with torch.no_grad():
-            around.net.eval()
-            seen = around.net(torch.zeros(1, around.shapes.channels, *around.shapes.size), full=True)
+        seen = around.net.eval()(torch.zeros(1, around.shapes.channels, *around.shapes.size), full=True)
         if not seen.maps or seen.maps[-1].ndim != 4:
             yield f"{type(around.net).__name__} has no maps to compare; {advice}"
         elif seen.maps[-1][0, 0].numel() == 1:
             yield f"{type(around.net).__name__} has a single position in its maps on images of {around.shapes.size[0]} pixels; {advice}"
+        elif not (reads_positions(around.net) or seen.maps[-1].requires_grad):
+            yield f"nothing before the maps of {type(around.net).__name__} is trained, and they are compared by their gradients; {advice}"
 
     @on_client
     def train(self, down: Down, client: Client) -> DynamicUp:
