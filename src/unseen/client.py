@@ -305,10 +305,12 @@ class Client:
     def public(self, name: str, number: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Images of a public data set, at most `number`, the same at every client: shuffled, in even batches, each with their places.
 
+        A batch has two images at least, since a single one has no statistics: with `size` 2 an odd number makes one of three.
+
         A method that asks for them names the set in `Method.public_sets`.
         """
         images = self._public(name, number)
-        for places in torch.randperm(len(images), generator=self.rng).tensor_split(-(-len(images) // size)):
+        for places in torch.randperm(len(images), generator=self.rng).tensor_split(min(-(-len(images) // size), len(images) // 2)):
             yield places, self._shown(images[places])
 
     @torch.no_grad()

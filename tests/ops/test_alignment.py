@@ -65,6 +65,20 @@ def test_its_slope_leaves_the_bandwidth_out() -> None:
         assert float(slope[row, 1]) == pytest.approx((at(one.detach() + step) - at(one.detach() - step)) / 2e-5, rel=1e-5)
 
 
+@pytest.mark.parametrize("bf16", [False, True])
+def test_features_far_from_0_and_a_pass_in_16_bits_leave_it_its_digits(bf16: bool) -> None:
+    """It takes a difference of squares, in which small distances between large features would drown."""
+    one = 30 + 0.3 * torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
+    other = (one + 0.1 * torch.randn(8, 5, generator=torch.Generator().manual_seed(1))).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        found = kernel_discrepancy(one, other)
+        alpha = layer_attention([one.view(8, 5, 1, 1)], [other.view(8, 5, 1, 1)] * 2)
+    exact = kernel_discrepancy(one.double(), other.double())
+    assert float(found.detach()) == pytest.approx(float(exact.detach()), rel=1e-5) and alpha.dtype is torch.float32
+    slopes = [torch.autograd.grad(loss, other)[0] for loss in (found, exact)]
+    torch.testing.assert_close(*slopes, rtol=1e-3, atol=1e-5)
+
+
 def test_attention_is_the_mean_energy_of_all_pairs_of_positions_and_of_channels() -> None:
     rng = torch.Generator().manual_seed(0)
     trained, fixed = ([torch.randn(4, 3, 2, 2, generator=rng) for _ in range(3)] for _ in range(2))

@@ -39,3 +39,10 @@ def test_the_divergence_is_the_teachers_over_the_students() -> None:
     teacher, student = drawn(0), drawn(1)
     p, q = teacher.double().softmax(1), student.double().softmax(1)
     assert float(divergence_from(teacher, student)) == pytest.approx(float((p * (p / q).log()).sum(1).mean()), rel=1e-5)
+
+
+def test_a_pass_in_16_bits_correlates_in_32() -> None:
+    own, average = drawn(0), drawn(0) + 0.01 * drawn(1)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = cross_correlation(own, average)
+    assert torch.equal(found, cross_correlation(own, average))

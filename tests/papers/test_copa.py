@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,10 @@ from unseen.federation.sums.summable import refusals
 from unseen.methods.copa import COPA, Down
 from unseen.networks.base import Outputs, TaskNet
 from unseen.networks.headed import EnsembleHead
+from unseen.parts.adjusting import GA
+from unseen.parts.aggregation import SHA
+from unseen.parts.robust import NormBound
+from unseen.parts.server_optimizers import MomentumServer
 from unseen.runs.watch import Silent
 from unseen.state import State, same_bits, state_of
 from unseen.training import train
@@ -94,6 +99,45 @@ def test_the_server_averages_features_and_keeps_heads_apart(tiny: DomainDataset,
     expected = (a.samples * a.model["conv1.weight"] + b.samples * b.model["conv1.weight"]) / (a.samples + b.samples)
     assert torch.allclose(state.model["conv1.weight"], expected, atol=1e-6)
     assert not torch.equal(state.model["fc.heads.0.weight"], state.model["fc.heads.1.weight"])
+
+
+@pytest.mark.parametrize(
+    "part", [{"bound": NormBound(largest=1e-3)}, {"server": MomentumServer()}, {"aggregation": GA()}, {"aggregation": SHA(rho=0.01)}]
+)
+def test_what_bounds_steps_or_weighs_does_so_to_f_alone(part: dict[str, Any], tiny: DomainDataset, tmp_path: Path) -> None:
+    """The heads of a model that is scored are those of the ensemble, and none of their change is bounded or goes on as momentum."""
+    method = COPA(lr=0.02, batch=8, heads=2, **part)
+    world = build_world(Experiment(method, tiny, "c", rounds=2))
+    engine, told, scored = LocalEngine(world, tmp_path), list[dict[str, State]](), list[State]()
+    plain = engine.answers
+
+    def noting(task: Any, downs: Any, place: Any, shared: bool) -> Any:
+        if task == method.train:
+            told.append({})
+        else:  # the mean beside a client's own model, or another client's after a step uphill
+            scored.extend(model for down in downs.values() for name, model in down.models.items() if name != "own")
+        for name, answer in plain(task, downs, place, shared):
+            if task == method.train:
+                told[-1][name] = answer.model  # type: ignore[union-attr]
+            yield name, answer
+
+    engine.answers = noting  # type: ignore[method-assign]
+    state = method.start(world.fresh, engine.cohort(0))
+    for number in (1, 2):
+        before, state = state, method.round(state, engine.cohort(number))
+        assert all(torch.equal(state.model[f"fc.heads.{k}.weight"], told[-1][name][f"fc.heads.{k}.weight"]) for k, name in enumerate("ab"))
+        for name, norm in state.numbers.get("norms", {}).items():
+            of_f = [(told[-1][name][e] - before.model[e]).flatten() for e in world.entries("task").parameters if not e.startswith("fc.")]
+            assert norm == pytest.approx(float(torch.cat(of_f).norm()), rel=1e-4)
+        assert all(not moment.any() for kept in state.kept.values() for e, moment in kept.items() if e.startswith("fc."))
+    if "aggregation" not in part:
+        return
+    if isinstance(method.aggregation, GA):
+        assert len(scored) == 4 and same_bits(scored[-1], state.model), "what is scored is what is deployed"
+    else:
+        b_uphill = scored[-2]  # a assesses b's, in which a's head is as it is now
+        assert torch.equal(b_uphill["fc.heads.0.weight"], told[-1]["a"]["fc.heads.0.weight"])
+        assert not torch.equal(b_uphill["fc.heads.1.weight"], told[-1]["b"]["fc.heads.1.weight"])
 
 
 def test_one_client_is_fedavg_to_the_bit(tiny: DomainDataset) -> None:

@@ -113,4 +113,9 @@ def test_what_does_not_fit_is_told_before_round_1(tiny: DomainDataset) -> None:
         build_world(Experiment(DDAIG(), tiny, "c", sources="a"))
     with pytest.raises(BadInput, match="3 clients and room for 2 classes at D; set domains = 3"):
         build_world(Experiment(DDAIG(domains=2), tiny, "c", partition="split", clients=3))
+    with pytest.raises(
+        BadInput, match="D is another such network, with 8 outputs, and this one has 3 whatever is asked; let its function take"
+    ):
+        build_world(Experiment(DDAIG(), tiny, "c", network=lambda: LinearNet(192, 3)))
+    build_world(Experiment(DDAIG(domain_net="none"), tiny, "c", network=lambda: LinearNet(192, 3)))
     assert not [*refusals(DDAIG(), 3)], "nothing but means is needed"

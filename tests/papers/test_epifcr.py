@@ -78,7 +78,7 @@ def test_without_episodes_it_is_fedavg_to_the_bit(tiny: DomainDataset) -> None:
 
 @pytest.mark.parametrize("exchange", ["heads", "models"])
 def test_each_gets_the_others_last_networks_and_all_the_same_random_head(exchange: str, tiny: DomainDataset, tmp_path: Path) -> None:
-    method = EpiFCR(exchange=exchange, epi_c=0.0, **FAST)  # type: ignore[arg-type]
+    method = EpiFCR(exchange=exchange, epi_c=0.0 if exchange == "heads" else 0.05, **FAST)  # type: ignore[arg-type]
     world = build_world(Experiment(method, tiny, "c", rounds=3))
     engine, asked, answered = LocalEngine(world, tmp_path), list[dict[str, Down]](), list[dict[str, Up]]()
     state = method.start(world.fresh, engine.cohort(0))
@@ -113,6 +113,8 @@ def test_each_gets_the_others_last_networks_and_all_the_same_random_head(exchang
 def test_contradictions_and_obstacles(tiny: DomainDataset) -> None:
     with pytest.raises(BadInput, match="no client has another's features; set epi_c = 0, or exchange = models"):
         EpiFCR(exchange="heads")
+    with pytest.raises(BadInput, match="nobody needs another's features, but exchange is models; set exchange = heads"):
+        EpiFCR(epi_c=0.0)  # whole networks would leave for their heads
     with pytest.raises(BadInput, match="a single client has nobody to meet"):
         build_world(Experiment(EpiFCR(), tiny, "c", sources="a"))
     assert [*EpiFCR().needs_each()] and not [*EpiFCR(epi_f=0.0, epi_c=0.0).needs_each()]

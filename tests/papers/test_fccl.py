@@ -82,6 +82,16 @@ def test_public_batches_pull_the_logits_to_the_mean_of_all() -> None:
     assert logits is not None and torch.allclose(logits["public"], net.fc(x), atol=1e-5)
 
 
+def test_no_public_batch_is_a_single_image() -> None:
+    """Of one image no column has a deviation: the loss would be no number."""
+    method = FCCL(**{**FAST, "public_images": 5, "public_batch": 2})
+    client = client_with(None)
+    assert sorted(len(places) for places, _ in client.public("styled-digits", 5, 2)) == [2, 3]
+    net = client.build("task", drawn(0))
+    method.agree(client, net, torch.randn(5, 3, generator=torch.Generator().manual_seed(5)))
+    assert all(bool(value.isfinite().all()) for value in state_of(net).values())
+
+
 def test_without_agreement_and_teachers_it_is_fedavg_to_the_bit(tiny: DomainDataset) -> None:
     values: dict[str, Any] = {"batch": 9, "lr": 0.01}
     bare = FCCL(public_epochs=0, intra=0.0, inter=0.0, private_epochs=0.0, epochs=1.0, aggregation=FedAvg().aggregation, **values)
@@ -127,6 +137,8 @@ def test_what_does_not_fit_is_told_before_round_1(tiny: DomainDataset) -> None:
         build_world(Experiment(FCCL(public="styled-digits"), "styled-digits", "outline"))
     with pytest.raises(BadInput, match="nobody looks at it; leave public out"):
         FCCL(public="styled-digits", public_epochs=0)
+    with pytest.raises(BadInput, match="the intra teacher would have learnt nothing; set intra = 0"):
+        FCCL(**{**FAST, "private_epochs": 0.0})
     assert not [*refusals(FCCL(**FAST), 3)], "means are enough"
 
 

@@ -81,3 +81,9 @@ def test_the_head_learns_in_the_warm_up_and_then_stays(tiny: DomainDataset, tmp_
 def test_a_head_that_would_never_learn_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="set ndag = true and warmup above 0, or train the head"):
         FedDAG(**{**SMALL, **changed})
+
+
+@pytest.mark.parametrize("changed", [{"ndag": False}, {"train_on": "perturbations"}])
+def test_a_task_loss_that_nothing_reads_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="task_loss is sum, but the student does not see x and x"):
+        FedDAG(task_loss="sum", **changed)

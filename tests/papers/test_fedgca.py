@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cases import Case
-from one_client import Fixed, batch_of, client_of, images
+from one_client import Fixed, LinearNet, batch_of, client_of, images
 from unseen import BadInput, Experiment, FedDyn, FedGCA
 from unseen.data.domain import Domain, DomainDataset
 from unseen.experiment import read_experiment
@@ -296,3 +296,16 @@ def test_presets_are_the_papers() -> None:
     pacs = read_experiment({"method": "fedgca", "preset": "pacs"})
     assert (digits.method.alpha, digits.method.beta, digits.rounds) == (0.1, 0.1, 100)  # type: ignore[attr-defined]
     assert (pacs.method.alpha, pacs.method.beta, pacs.rounds, pacs.network) == (10.0, 8.0, 50, "resnet18")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", [FedGCA, RandConv])
+def test_a_sum_over_classes_that_nothing_reads_is_refused(kind: Any) -> None:
+    with pytest.raises(BadInput, match="over_classes is sum, but of consistency = kl there is one number"):
+        kind(consistency="kl", over_classes="sum")
+
+
+def test_maps_that_rest_on_nothing_trained_have_no_gradient(tiny: DomainDataset) -> None:
+    with pytest.raises(
+        BadInput, match="nothing before the maps of LinearNet is trained, and they are compared by their gradients; set local_maps"
+    ):
+        build_world(Experiment(FedGCA(), tiny, "c", network=lambda: LinearNet(192, 3)))

@@ -167,3 +167,8 @@ def test_the_limits_of_omg(tiny: DomainDataset) -> None:
         for part in (OMG(kappa=0.0), Uniform())
     )
     assert all(torch.allclose(one[k].double(), two[k].double(), atol=1e-5) for k in two)
+
+
+def test_a_server_that_would_never_move_is_refused() -> None:
+    with pytest.raises(BadInput, match="rate = 0, so that the model would never change"):
+        OMG(rate=0.0)

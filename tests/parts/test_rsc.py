@@ -137,3 +137,15 @@ def test_what_does_not_fit_is_refused(tiny: DomainDataset, tiny_masks: DomainDat
 def test_in_segmentation_it_trains(tiny_masks: DomainDataset) -> None:
     result = train(Experiment(FedAvg(batch=4, lr=0.01, rsc=RSC(form="map")), tiny_masks, "c", rounds=1), None, watch=Silent())
     assert all(torch.isfinite(v).all() for v in result.state.values())
+
+
+def test_a_fixed_backbone_is_challenged_too() -> None:
+    """Its features carry no gradient, and the head's weights say all the same which of them speak most."""
+    net, (x, y) = net_of(), batch()
+    local = Local(rsc=RSC(f=0.25, b=0.4))
+    want = local.loss(TASK, net, x, y)
+    slope = torch.autograd.grad(want, net.head().weight)[0]
+    for weight in net.parameters():
+        weight.requires_grad_(any(weight is own for own in net.head().parameters()))
+    got = local.loss(TASK, net, x, y)
+    assert torch.equal(got, want) and torch.equal(torch.autograd.grad(got, net.head().weight)[0], slope)

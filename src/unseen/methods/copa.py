@@ -96,14 +96,24 @@ class COPA(Method[Aggregate]):
     def round(self, state: Aggregate, clients: Cohort) -> Aggregate:
         downs = {name: Down(model=state.model, own=number) for number, name in enumerate(clients.names)}
         ups = clients.ask(self.train, downs).all()
-        after = self.combining.combine(clients, ups, state)  # F <- mean_k F_k
-        heads = {entry: state.model[entry].clone() for entry in clients.entries("head")}
+        like = next(iter(ups.values()), state).model
+        heads = {entry: state.model[entry].to(like[entry].device, copy=True) for entry in clients.entries("head")}
         for number, name in enumerate(clients.names):
             if name in ups:
                 heads |= {entry: ups[name].model[entry] for entry in heads if f".heads.{number}." in entry}  # C_k
                 for entry in _shares(clients):
                     heads[entry][number] = 1.0
+        # With the same heads before and after, whatever averages, bounds or scores models does it to F alone.
+        alike = {name: _joined(ups[name], heads, number) for number, name in enumerate(clients.names) if name in ups}
+        after = self.combining.combine(clients, alike, replace(state, model={**state.model, **heads}))  # F <- mean_k F_k
         return replace(after, model={**after.model, **heads})
+
+
+def _joined(up: Up, heads: State, own: int) -> Up:
+    """A client's upload with the others' heads as they are now."""
+    others = {entry: value for entry, value in heads.items() if f".heads.{own}." not in entry}
+    uphill = up.perturbed and {**up.perturbed, **{entry: value.to(up.perturbed[entry]) for entry, value in others.items()}}
+    return replace(up, model={**up.model, **others}, perturbed=uphill)
 
 
 def _shares(clients: Cohort) -> list[str]:

@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.client import Client
+from unseen.errors import BadInput
 from unseen.method import Cohort, Fresh, Method, Shapes, Surroundings, on_client
 from unseen.networks.base import TaskNet
 from unseen.networks.generator import ImageGenerator
@@ -92,6 +93,14 @@ class DDAIG(Method[Server]):
             yield "a single client is one domain, and there is nothing to tell apart; use at least two clients, or domain_net = none"
         if self.domain_net == "shared" and clients > self.domains:
             yield f"{clients} clients and room for {self.domains} classes at D; set domains = {clients}"
+        elif self.domain_net == "shared":
+            try:
+                around.shapes.network(self.domains)
+            except BadInput:
+                needs = (
+                    f"D is another such network, with {self.domains} outputs, and this one has {around.shapes.outputs} whatever is asked"
+                )
+                yield f"{needs}; let its function take `outputs`, or set domain_net = none"
 
     def networks(self, shapes: Shapes) -> Mapping[str, Callable[[], nn.Module]]:
         roles: dict[str, Callable[[], nn.Module]] = {"generator": partial(ImageGenerator, shapes.channels, self.width)}

@@ -85,6 +85,8 @@ class EpiFCR(Method[Server]):
     def contradictions(self) -> Iterable[str]:
         if self.exchange == "heads" and self.epi_c:
             yield f"epi_c is {self.epi_c}, but with heads alone no client has another's features; set epi_c = 0, or exchange = models"
+        if self.exchange == "models" and self.epi_f and not self.epi_c:
+            yield "epi_c is 0, so that nobody needs another's features, but exchange is models; set exchange = heads"
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         yield from super().obstacles(around)

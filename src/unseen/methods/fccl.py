@@ -90,6 +90,8 @@ class FCCL(Method[Aggregate]):
     def contradictions(self) -> Iterable[str]:
         if self.public and not self.public_epochs:
             yield f"public is {self.public!r}, but public_epochs is 0 and nobody looks at it; leave public out, or set public_epochs = 1"
+        if self.intra and not self.private_epochs:
+            yield "private_epochs is 0, so that the intra teacher would have learnt nothing; set intra = 0, or train alone first"
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         yield from super().obstacles(around)

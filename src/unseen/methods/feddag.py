@@ -112,6 +112,8 @@ class FedDAG(Method[Server]):
     def contradictions(self) -> Iterable[str]:
         if self.train_on == "perturbations" and not self.ndag:
             yield "train_on is perturbations, but ndag is off and nothing is generated; switch ndag on, or train on images"
+        if self.task_loss != "both" and not (self.ndag and self.train_on == "images"):
+            yield f"task_loss is {self.task_loss}, but the student does not see x and x^; switch ndag on, train on images, or leave it out"
         if self.head == "fixed" and not (self.ndag and self.warmup):
             yield "head is fixed after a warm-up of generation, but there is none; set ndag = true and warmup above 0, or train the head"
 
@@ -120,7 +122,6 @@ class FedDAG(Method[Server]):
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
-        """Algorithm 1."""
         student: TaskNet = client.build("task", down.student or down.model)
         teacher, generator = student, None
         if down.generator is None:
@@ -150,7 +151,7 @@ class FedDAG(Method[Server]):
         return step
 
     def ndag_step(self, teacher: TaskNet, student: TaskNet, generator: nn.Module, client: Client, rate: float) -> Callable[..., None]:
-        """A step of NDAG: lines 2 to 5."""
+        """A step of NDAG: Algorithm 1, lines 2 to 5."""
         for_generator = self.local.optimizer_of(client, generator, lr=rate * (self.local.lr if (own := self.generator_lr) is None else own))
         for_student = self.local.optimizer_of(client, student, lr=rate * self.local.lr)
 

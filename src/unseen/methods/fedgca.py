@@ -34,7 +34,7 @@ from unseen.ops.randconv import restyled_views
 from unseen.parts.combining import Down
 from unseen.parts.dynamic import Dynamic, DynamicPenalty, DynamicUp, combine_dynamic
 from unseen.parts.local import Local
-from unseen.parts.views import chosen_styles, predictions, repeat_labels, strange_styles
+from unseen.parts.views import chosen_styles, predictions, repeat_labels, strange_styles, unread_sum
 from unseen.settings import group, hyper
 from unseen.task import Task
 
@@ -87,6 +87,7 @@ class FedGCA(Method[Dynamic]):
                 yield f"global_{what} is on and local_{what} off, but the loss compares the local ones; switch both off, or local_{what} on"
         if self.summed == "all" and not self.global_predictions:
             yield "summed is all, but global_predictions is off, so there are local ones alone; switch it on, or set summed = local"
+        yield from unread_sum(self.consistency, self.over_classes)
         yield from strange_styles(self.styles)
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
@@ -94,13 +95,13 @@ class FedGCA(Method[Dynamic]):
         if not (self.beta and self.local_maps):
             return
         advice = "set local_maps and global_maps to false, or use another network"
-        with torch.no_grad():
-            around.net.eval()
-            seen = around.net(torch.zeros(1, around.shapes.channels, *around.shapes.size), full=True)
+        seen = around.net.eval()(torch.zeros(1, around.shapes.channels, *around.shapes.size), full=True)
         if not seen.maps or seen.maps[-1].ndim != 4:
             yield f"{type(around.net).__name__} has no maps to compare; {advice}"
         elif seen.maps[-1][0, 0].numel() == 1:
             yield f"{type(around.net).__name__} has a single position in its maps on images of {around.shapes.size[0]} pixels; {advice}"
+        elif not (reads_positions(around.net) or seen.maps[-1].requires_grad):
+            yield f"nothing before the maps of {type(around.net).__name__} is trained, and they are compared by their gradients; {advice}"
 
     @on_client
     def train(self, down: Down, client: Client) -> DynamicUp:

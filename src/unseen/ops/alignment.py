@@ -27,9 +27,11 @@ def kernel_discrepancy(one: Tensor, other: Tensor) -> Tensor:
     """
     n = len(one)
     rows = torch.cat([one.flatten(1), other.flatten(1)])
-    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))  # small distances have no digits left in 16 bits
-    lengths = rows.square().sum(1)
-    distance = (lengths[:, None] + lengths[None] - 2 * rows @ rows.T).clamp_min(0)
+    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    rows = rows - rows.detach().mean(0)  # distances stay, and few of their digits are lost to the lengths
+    with torch.autocast(rows.device.type, enabled=False):  # small distances have no digits left in 16 bits
+        lengths = rows.square().sum(1)
+        distance = (lengths[:, None] + lengths[None] - 2 * rows @ rows.T).clamp_min(0)
     usual = distance.detach().mean().clamp_min(torch.finfo(distance.dtype).tiny)
     kernel = sum((-distance / (2 * s * usual)).exp() for s in _BANDWIDTHS)
     assert isinstance(kernel, Tensor)
@@ -44,7 +46,7 @@ def layer_attention(trained: Sequence[Tensor], fixed: Sequence[Tensor]) -> Tenso
     channels), each through a softmax over j, and then their mean. Maps are [n, c, h, w], all of one shape. It is a number: nothing
     learns through it.
     """
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast(trained[0].device.type, enabled=False):
         t, s = (torch.stack([m.detach() for m in maps]).flatten(3).float() for maps in (trained, fixed))  # [layer, n, c, positions]
         position = torch.einsum("inc,jnc->ij", t.mean(3), s.mean(3)) / t.shape[1]
         channel = torch.einsum("inp,jnp->ij", t.mean(2), s.mean(2)) / t.shape[1]

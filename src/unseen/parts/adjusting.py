@@ -110,6 +110,10 @@ class OMG(Aggregation):
     kappa: float = hyper(0.5, "how far the mean's direction may be left, as a part of its length", symbol="kappa", low=0.0)
     rate: float = hyper(1.0, "learning rate of the server", symbol="eta_g", low=0.0)
 
+    def contradictions(self) -> Iterable[str]:
+        if not self.rate:
+            yield "omg has rate = 0, so that the model would never change; give a larger one"
+
     def combine(self, clients: Cohort, updates: Updates, before: Aggregate) -> Aggregate:
         models = {client: update.model for client, update in updates}
         if not models:

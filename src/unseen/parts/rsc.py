@@ -72,7 +72,7 @@ class RSC(Configured):
             return self._at_the_bottleneck(task, net, look, y, by_channel)
         seen = look()
         z = seen.features if self.form == "vector" else seen.maps[-1]
-        slope = _gradient(seen.logits.gather(1, y[:, None]).sum(), z, again=True)
+        slope = _of_true_class(net, seen.logits, z, y)
         if by_channel is None:
             keep = kept_entries(slope, self.f)
         else:
@@ -97,6 +97,14 @@ class RSC(Configured):
 
     def _kept(self, of_channels: Tensor, of_positions: Tensor, by_channel: Tensor) -> Tensor:
         return torch.where(by_channel, kept_channels(of_channels, self.channels), kept_positions(of_positions, self.f))  # [n, c, h, w]
+
+
+def _of_true_class(net: TaskNet, logits: Tensor, z: Tensor, y: Tensor) -> Tensor:
+    """d logit_y / dz. Features of a fixed backbone carry no gradient: there the head is read once more."""
+    if not z.requires_grad:
+        z = z.detach().requires_grad_()
+        logits = _read(net, z)
+    return _gradient(logits.gather(1, y[:, None]).sum(), z, again=True)
 
 
 def _gradient(of: Tensor, z: Tensor, again: bool = False) -> Tensor:

@@ -17,7 +17,18 @@ from unseen.ops.randconv import STYLES, restyled_views
 from unseen.settings import Configured, hyper
 from unseen.task import Task
 
-__all__ = ["FACT", "RandConv", "Views", "chosen_styles", "predictions", "repeat_labels", "strange_styles", "task_loss", "views_of"]
+__all__ = [
+    "FACT",
+    "RandConv",
+    "Views",
+    "chosen_styles",
+    "predictions",
+    "repeat_labels",
+    "strange_styles",
+    "task_loss",
+    "unread_sum",
+    "views_of",
+]
 
 
 class Views(Configured, ABC):
@@ -49,7 +60,7 @@ class RandConv(Views):
     stop_mean: bool = hyper(False, "no gradient through the mean prediction")
 
     def contradictions(self) -> Iterable[str]:
-        return strange_styles(self.styles)
+        return [*unread_sum(self.consistency, self.over_classes), *strange_styles(self.styles)]
 
     def views(self, x: Tensor, rng: torch.Generator) -> Tensor:
         return restyled_views(x, self.copies, chosen_styles(self.styles), rng)
@@ -117,3 +128,9 @@ def chosen_styles(text: str) -> list[str]:
 def strange_styles(text: str) -> Iterable[str]:
     """What is wrong with a list of styles."""
     return [f"styles holds {name!r}{nearest(name, STYLES)}" for name in chosen_styles(text) if name not in STYLES]
+
+
+def unread_sum(consistency: Consistency, over_classes: OverClasses) -> Iterable[str]:
+    """A sum over classes that nothing reads: a divergence is one number as it is."""
+    if consistency == "kl" and over_classes != "mean":
+        yield f"over_classes is {over_classes}, but of consistency = kl there is one number; leave it out, or set consistency = bce"
