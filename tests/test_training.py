@@ -18,11 +18,12 @@ import unseen
 from unseen import Experiment, FedAvg, FedSB
 from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput
+from unseen.method import Method
 from unseen.runs.selection import RULES
 from unseen.runs.watch import Silent
 from unseen.state import same_bits
 from unseen.training import Result, train
-from unseen.world import World
+from unseen.world import World, build_world
 
 FILES = ("records.jsonl", "model.safetensors", "best.safetensors", "run.json")
 
@@ -305,3 +306,37 @@ def test_a_run_of_a_version_with_fewer_settings_is_the_same_experiment_and_stays
     other = Experiment(FedAvg(lr=0.02, batch=8), tiny, "c", rounds=2, participation=0.5)
     with pytest.raises(BadInput, match=r"participation was 1\.0 and is 0\.5"):
         train(other, tmp_path / "run", watch=Silent(), resume=True)
+
+
+@pytest.mark.parametrize(("method", "told"), [(FedAvg(), "device is 'cpu'"), (unseen.ELCFS(), "device is 'cpu'")])
+def test_compiling_on_a_cpu_is_refused(method: Method[Any], told: str, tiny: DomainDataset) -> None:
+    with pytest.raises(BadInput, match=told):
+        Experiment(method, tiny, "c", device="cpu", compile="on")
+
+
+def test_a_method_without_such_a_pass_is_not_compiled(tiny: DomainDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Experiment(unseen.ELCFS(), tiny, "c", device="cpu")
+    object.__setattr__(asked, "compile", "on")  # as on a GPU
+    with pytest.raises(BadInput, match="ELCFS has no pass that is compiled; use --compile auto or off"):
+        build_world(asked)
+
+
+def test_what_is_written_is_in_order_and_a_failure_ends_it(tmp_path: Path) -> None:
+    from unseen.runs.writing import Writer
+
+    writer, done = Writer(), list[int]()
+
+    def fail() -> None:
+        raise OSError(28, "no space left")
+
+    for number in range(20):
+        writer.later(done.append, number)
+    writer.flush()
+    assert done == list(range(20))
+    writer.later(fail)
+    writer.later(done.append, 99)
+    with pytest.raises(OSError, match="no space left"):
+        writer.flush()
+    with pytest.raises(OSError, match="no space left"):
+        writer.close()
+    assert 99 not in done

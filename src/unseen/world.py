@@ -110,6 +110,8 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
     if dataset.task.name not in method.tasks:
         able = ", ".join(method.tasks)
         raise BadInput(f"{experiment.name} does {able}; {dataset.name} is a data set for {dataset.task.name}")
+    if experiment.compile == "on" and not method.compiles:
+        raise BadInput(f"compile is 'on', but {experiment.name} has no pass that is compiled; use --compile auto or off")
     make = functools.partial(_task_net, experiment, dataset, None)
     net = _look(experiment, make)
     if not isinstance(experiment.network, Own):  # its shapes are looked at whenever it is built
