@@ -192,9 +192,8 @@ class FedDAG(Method[Server]):
         return Server(Aggregate(fresh("task")), fresh("generator") if self.ndag else None, student)
 
     def round(self, state: Server, clients: Cohort) -> Server:
-        """Algorithm 2, after the clients' Algorithm 1."""
         generator = state.generator if state.teachers.round >= self.warmup else None
         rate = (state.teachers.round + 1) / self.rate_warmup if state.teachers.round < self.rate_warmup else None
         ups = clients.ask(self.train, Down(model=state.teachers.model, generator=generator, student=state.student, rate=rate))
-        teachers = self.combining.combine(clients, ups, state.teachers, also=("generator", "student"))  # Eq. 5-6: SHA
+        teachers = self.combining.combine(clients, ups, state.teachers, also=("generator", "student"))  # Algorithm 2
         return Server(teachers, teachers.also.get("generator", state.generator), teachers.also.get("student"))
