@@ -42,3 +42,15 @@ def test_momentum_that_is_there_already_is_written_in_place() -> None:
     recorded = optimizer.state[net.weight]["momentum_buffer"]
     restore_moments(optimizer, {"0.momentum_buffer": torch.tensor([[7.0, 8.0]]), "1.momentum_buffer": torch.zeros(1)})
     assert recorded.tolist() == [[7.0, 8.0]] and optimizer.state[net.weight]["momentum_buffer"] is recorded
+
+
+def test_under_bf16_a_network_is_asked_with_its_new_weights_afterwards() -> None:
+    """DDAIG and FedDAG show what the generator makes after its step."""
+    net, x = nn.Linear(3, 3), torch.ones(2, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        before = net(x)
+        own_step(torch.optim.SGD(net.parameters(), lr=1.0), before.float().square().sum())
+        with torch.no_grad():
+            after = net(x)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        assert torch.equal(after, net(x)) and not torch.equal(after, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from unseen import BadInput, Experiment, FedAvg
-from unseen.data.domain import DomainDataset
+from unseen.data.domain import DomainDataset, Samples
 from unseen.engines.tasks import Place, TaskRunner
 from unseen.errors import NoReplies
 from unseen.method import Refused, Replies
@@ -172,3 +173,24 @@ def test_the_limits_of_omg(tiny: DomainDataset) -> None:
 def test_a_server_that_would_never_move_is_refused() -> None:
     with pytest.raises(BadInput, match="rate = 0, so that the model would never change"):
         OMG(rate=0.0)
+
+
+def test_a_client_whose_validation_says_nothing_keeps_its_weight(tmp_path: Path, tiny: DomainDataset) -> None:
+    """Of samples of one class there is no area under the curve, of either model: that is no gap of 0."""
+    world = build_world(Experiment(FedAvg(), tiny, "c", metric="weighted_auc"))
+    holding = world.holdings["a"]
+    ((domain, index),) = holding.validation.parts
+    one_class = Samples(((domain, index[domain.labels[index] == 0]),))
+    world = replace(world, holdings={**world.holdings, "a": replace(holding, validation=one_class)})
+    model = world.fresh("task")
+    ga = GA(score="metric")
+    scores = TaskRunner(world).run(ga.compare, MeanAndOwn(models={"mean": model, "own": model}), "a", Place(1, 1), MemoryStore(tmp_path))[0]
+
+    class Answering(Cohort):
+        def ask(self, task: Any, down: Any) -> Replies[Any]:
+            others = {"b": Compared(scores={"mean": 0.3, "own": 0.1}), "c": Compared(scores={"mean": 0.2, "own": 0.1})}
+            return Replies(iter({"a": scores, **others}.items()))
+
+    after = ga.combine(Answering(dict.fromkeys("abc", 0.0)), {c: up(1.0) for c in "abc"}.items(), START)
+    assert after.numbers["gaps"] == pytest.approx({"b": 0.2, "c": 0.1})
+    assert after.numbers["next"] == pytest.approx(adjusted_weights(dict.fromkeys("abc", 1 / 3), {"b": 0.2, "c": 0.1}, 0.2))

@@ -95,7 +95,7 @@ class FedDAG(Method[Server]):
     regenerate: bool = hyper(True, "the student sees images of the generator after its step; false: those that step was taken on")
     width: int = hyper(32, "channels of the generator: FCN32 or FCN16; the paper does not say which it used", symbol="Fig. 12", low=1)
     generator_lr: float | None = hyper(None, "learning rate of the generator; none: the student's", low=0.0)
-    head: Literal["trained", "fixed"] = hyper("trained", "fixed: after the warm-up the head stays as it is, as in ATS")
+    head: Literal["trained", "fixed"] = hyper("trained", "fixed: after the warm-up no step moves the head, as in ATS")
     ema: float = hyper(0.99, "decay of the teacher that follows the student", low=0.0, high=1.0)
     statistics: Literal["average", "copy"] = hyper("average", "how the teacher takes batch-norm statistics: like weights, or as they are")
     distribution: Literal["student", "copy", "global_student"] = hyper("student", "whom the aggregate becomes; copy: both", symbol="Fig. 5")
@@ -192,9 +192,8 @@ class FedDAG(Method[Server]):
         return Server(Aggregate(fresh("task")), fresh("generator") if self.ndag else None, student)
 
     def round(self, state: Server, clients: Cohort) -> Server:
-        """Algorithm 2, after the clients' Algorithm 1."""
         generator = state.generator if state.teachers.round >= self.warmup else None
         rate = (state.teachers.round + 1) / self.rate_warmup if state.teachers.round < self.rate_warmup else None
         ups = clients.ask(self.train, Down(model=state.teachers.model, generator=generator, student=state.student, rate=rate))
-        teachers = self.combining.combine(clients, ups, state.teachers, also=("generator", "student"))  # Eq. 5-6: SHA
+        teachers = self.combining.combine(clients, ups, state.teachers, also=("generator", "student"))  # Algorithm 2
         return Server(teachers, teachers.also.get("generator", state.generator), teachers.also.get("student"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -16,6 +17,7 @@ def own_step(optimizer: Optimizer, loss: Tensor) -> None:
     optimizer.zero_grad()
     loss.backward(inputs=[weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad])
     optimizer.step()
+    torch.clear_autocast_cache()  # under bf16 it holds copies of the weights as they were, for whoever asks this network next
 
 
 @contextmanager

@@ -76,7 +76,9 @@ class GA(Aggregation):
             weights = dict.fromkeys(models, 1.0)
         model = mean((models[c], weights[c]) for c in models)
         asked = {c: MeanAndOwn(models={"mean": model, "own": own}) for c, own in models.items()}
-        gaps = {c: reply.scores["mean"] - reply.scores["own"] for c, reply in clients.ask(self.compare, asked).items()}
+        told = {c: reply.scores for c, reply in clients.ask(self.compare, asked).items()}
+        # Where neither model has a score, as with an area under the curve of one class, there is no gap.
+        gaps = {c: scores["mean"] - scores["own"] for c, scores in told.items() if min(scores.values()) < _WORST}
         step = self.step * (1 - min(before.round, self.rounds) / self.rounds if self.rounds else 1)  # d_r = (1 - r / R) d
         after = adjusted_weights(all_weights, gaps, step, self.centred)
         return Aggregate(model, before.round + 1, weights, numbers={"gaps": gaps, "next": after})
