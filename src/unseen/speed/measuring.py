@@ -40,7 +40,7 @@ __all__ = ["Case", "SpeedMeasured", "SpeedPlan", "fastest", "machine", "measure"
 _SIDE = 64  # pixels of made-up images
 _ONE_PASS: dict[str, dict[str, Any]] = {  # a round of about one pass, with all that makes the method what it is
     "csac": {"private_steps": 1, "steps": None},
-    "fccl": {"private_epochs": 0.0, "public": "styled-digits", "public_images": 64},
+    "fccl": {"private_epochs": 0.5, "public": "styled-digits", "public_images": 64},
     "fedsb": {"budget": 0},
     "fedadg": {"epoch": "batch"},
     "feddag": {"warmup": 0},
