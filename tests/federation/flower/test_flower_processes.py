@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,8 @@ pytest.importorskip("flwr")
 import httpx
 from flwr.supercore.retry import make_simple_http_retry_invoker
 
+from unseen.federation import waiting
+from unseen.federation.flower import processes
 from unseen.federation.flower.processes import _NOT_LET_IN, FlowerProcess, _persistent
 
 
@@ -46,3 +49,24 @@ def test_the_last_words_say_why(log: str, reason: str, tmp_path: Path) -> None:
     process = FlowerProcess("supernode", [], tmp_path)
     process.log.write_text(log)
     assert process.last_words() == reason
+
+
+def test_a_supernode_waits_anew_for_every_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Message after message it waits for the same, and must not wait longer for each, as for one that never comes."""
+    now, slept = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    for module in (processes, waiting):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    clock = processes._QuickClock()
+    for _ in range(200):  # messages, half a second of work for each
+        clock.sleep(0.5)
+        now[0] += 0.5
+    assert max(slept) == processes._LEAST
+    slept.clear()
+    for _ in range(400):  # one that does not come
+        clock.sleep(0.5)
+    assert slept[0] == processes._LEAST and slept[-1] == processes._MOST

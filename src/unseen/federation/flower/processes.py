@@ -28,6 +28,7 @@ from unseen.federation.waiting import Pause
 __all__ = ["FlowerProcess", "main"]
 
 _LEAST, _MOST = 0.02, 1.0  # seconds between two looks of a SuperNode
+_WORKED = 0.05  # seconds awake in which a SuperNode took or gave a message; to look for one takes less
 _LOOK = 1.0  # seconds; a task without a heartbeat ends after half a minute
 _PAGE = 2**16  # bytes, the largest that SQLite has
 _HEARTBEAT = 15  # seconds
@@ -86,12 +87,13 @@ class _QuickClock:
     """Stands in for the module `time` where only `sleep` is used."""
 
     def __init__(self) -> None:
-        self._waits, self._pause = 0.0, Pause()
+        self._waits, self._woke, self._pause = 0.0, 0.0, Pause()
 
     def sleep(self, seconds: float) -> None:
-        if seconds != self._waits:  # for something else than before: what it waited for came
+        if seconds != self._waits or time.monotonic() - self._woke > _WORKED:  # what it waited for came, and it waits for the next
             self._waits, self._pause = seconds, Pause(_LEAST, _MOST)
         self._pause.rest(False)
+        self._woke = time.monotonic()
 
 
 def _persistent(make: Callable[[], Any]) -> Any:
