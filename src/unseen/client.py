@@ -239,6 +239,12 @@ class Client:
             chunk, left = left[:size], left[size:]
             yield self._training_batch(chunk, size)
 
+    @property
+    def domains(self) -> list[str]:
+        """The domains of which this client holds training samples, in the order of the run's sources."""
+        held = {domain.name for domain, _ in self._holding.train.parts}
+        return [name for name in self._domains if name in held]
+
     def domain_batches(
         self, *, size: int, epochs: float | None = None, steps: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

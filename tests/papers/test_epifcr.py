@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,13 +14,17 @@ from torch import Tensor, nn
 from cases import Case
 from one_client import DeepLinearNet, batch_of, client_of, images
 from unseen import BadInput, Experiment, FedAvg
-from unseen.data.domain import DomainDataset
+from unseen.client import Client, Pool
+from unseen.data.augment import RECIPES
+from unseen.data.domain import UNIT, DomainDataset, Holding, Samples
+from unseen.device.resident import SampleReader
 from unseen.engines.local import LocalEngine
-from unseen.methods.epifcr import Down, EpiFCR, Kept, Up
+from unseen.methods.epifcr import Down, EpiFCR, Kept, KeptByDomain, Up
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.views import RandConv
 from unseen.runs.watch import Silent
 from unseen.state import State, same_bits, state_of
+from unseen.task import Classification
 from unseen.training import train
 from unseen.world import build_world
 
@@ -115,6 +120,64 @@ def test_contradictions_and_obstacles(tiny: DomainDataset) -> None:
         EpiFCR(exchange="heads")
     with pytest.raises(BadInput, match="nobody needs another's features, but exchange is models; set exchange = heads"):
         EpiFCR(epi_c=0.0)  # whole networks would leave for their heads
-    with pytest.raises(BadInput, match="a single client has nobody to meet"):
+    with pytest.raises(BadInput, match="a single client with one domain has nobody to meet"):
         build_world(Experiment(EpiFCR(), tiny, "c", sources="a"))
     assert [*EpiFCR().needs_each()] and not [*EpiFCR(epi_f=0.0, epi_c=0.0).needs_each()]
+
+
+def test_pooled_domains_meet_each_others_networks() -> None:
+    """Two domains, two steps each, against a loop over plain modules: partners are fixed, and learn on their own images alone."""
+    a, b = images(seed=0, name="a"), images(seed=1, name="b")
+    both = Samples(((a, np.arange(12)), (b, np.arange(12))))
+    client = Client(
+        Holding("pooled", "a+b", both, Samples(((a, np.empty(0, dtype=np.int64)),))), Classification(tuple("xyz")),
+        Pool({"task": lambda: DeepLinearNet(4, 5, 3), "random": lambda: nn.Linear(5, 3)}, torch.device("cpu")),
+        SampleReader((a, b), torch.device("cpu")), torch.Generator().manual_seed(0), UNIT, RECIPES["none"],
+    )  # fmt: skip
+    start, lr, random = drawn(0), 0.1, nn.Linear(5, 3)
+    net, *owns = nets = [DeepLinearNet(4, 5, 3) for _ in range(3)]
+    for each in nets:
+        each.load_state_dict(start)
+
+    def descend(loss: Tensor, module: nn.Module) -> None:
+        slopes = torch.autograd.grad(loss, [*module.parameters()])
+        with torch.no_grad():
+            for weight, slope in zip(module.parameters(), slopes, strict=True):
+                weight -= lr * slope
+
+    for _ in range(2):
+        for k, domain in enumerate((a, b)):
+            x, y = batch_of(domain)
+            seen, other = net.look(x.flatten(1)), owns[1 - k]
+            loss = F.cross_entropy(net.fc(seen), y) + 2.0 * F.cross_entropy(other.fc(seen), y)
+            loss = loss + 0.05 * F.cross_entropy(net.fc(other.look(x.flatten(1)).detach()), y) + 0.1 * F.cross_entropy(random(seen), y)
+            descend(loss, net)
+            descend(F.cross_entropy(owns[k](x), y), owns[k])
+    method = EpiFCR(lr=lr, batch=12, steps=2, optimizer="sgd", weight_decay=0.0, warmup=0)
+    up = method.train_pooled(Down(model=start, random=state_of(random), heads={}, models={}), client)
+    assert all(torch.allclose(up.model[name], value, atol=1e-5) for name, value in state_of(net).items())
+    kept = client.recall(KeptByDomain)
+    assert kept is not None and kept.rounds == 1 and list(kept.models) == ["a", "b"]
+    for own, model in zip(owns, kept.models.values(), strict=True):
+        assert all(torch.allclose(model[name], value, atol=1e-5) for name, value in state_of(own).items())
+
+
+def test_pooled_without_episodes_is_a_step_for_every_domain(tiny: DomainDataset) -> None:
+    def run(**changes: Any) -> State:
+        method = EpiFCR(**{**FAST, **changes})
+        return dict(train(Experiment(method, tiny, "c", rounds=2, partition="pooled"), None, watch=Silent()).state)
+
+    warm = run(warmup=2)
+    assert same_bits(warm, run(warmup=2, epi_f=1.0, epi_c=0.5)) and not same_bits(warm, run(warmup=1))
+
+
+def test_a_pooled_run_has_the_same_bits_through_bytes_and_after_resume_and_a_model_leaves(tiny: DomainDataset, tmp_path: Path) -> None:
+    def run(rounds: int, folder: Path | None = None, **modes: Any) -> Any:
+        return train(Experiment(EpiFCR(**FAST), tiny, "c", rounds=rounds, partition="pooled"), folder, watch=Silent(), **modes)
+
+    whole = run(4)
+    run(2, tmp_path, through_bytes=True)
+    assert same_bits(whole.state, run(4, tmp_path, through_bytes=True, resume=True).state)
+    left = {(row["task"], row["field"]) for record in whole.records for row in record["travelled"] if row["direction"] == "sent"}
+    assert left == {("train_pooled", "model"), ("train_pooled", "samples")}
+    assert whole.records[-1]["source_mean"]["accuracy"] > 0.5

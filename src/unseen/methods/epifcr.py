@@ -4,7 +4,8 @@ Beside the shared network (F, C) every client trains one of its own (F_j, C_j), 
 with another client's head (Epi-F), the shared head with another client's features (Epi-C), and the features with a random head (Epi-R):
 a network that meets partners who never saw its domain.
 
-The paper trains all domains in one place. Between clients it is so:
+The paper trains all domains in one place, as one pooled client does here: a step for each domain's batch, with a partner drawn among the
+other domains' networks. Between clients it is so:
 - a client's own network stays with it from round to round (it begins as the global model of the first round in which it takes part), and
   what the others need of it leaves: its head, and with `exchange = "models"` all of it;
 - another client j is drawn for each batch among those whose networks have arrived; before any has, as in round 1, there is Epi-R alone;
@@ -18,18 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from unseen.client import Client
 from unseen.method import Cohort, Fresh, Method, Shapes, Surroundings, on_client
-from unseen.ops.descent import own_step
 from unseen.parts.aggregation import Aggregate, Told
 from unseen.parts.combining import Combining
+from unseen.parts.episodes import Partner, Weights, episode_step
 from unseen.parts.local import Local
-from unseen.parts.views import task_loss
 from unseen.payload import Memory, Payload, State, carries
 from unseen.settings import group, hyper
 from unseen.state import state_of
@@ -52,6 +52,11 @@ class Up(Told):
 
 class Kept(Memory):
     model: State  # F_k and C_k
+
+
+class KeptByDomain(Memory):
+    models: dict[str, State]  # F_j and C_j of every domain, where one client holds them all
+    rounds: int
 
 
 @dataclass(frozen=True)
@@ -90,8 +95,8 @@ class EpiFCR(Method[Server]):
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         yield from super().obstacles(around)
-        if self.exchanges and len(around.training) < 2:
-            yield "a single client has nobody to meet; use at least two clients, or epi_f = 0 and epi_c = 0"
+        if self.exchanges and len(around.training) < 2 and max(around.domains.values(), default=1) < 2:
+            yield "a single client with one domain has nobody to meet; use two clients or pooled domains, or epi_f = 0 and epi_c = 0"
 
     def needs_each(self) -> Iterable[str]:
         yield from super().needs_each()
@@ -116,7 +121,8 @@ class EpiFCR(Method[Server]):
         random = client.frozen("random", down.random) if down.random else None
         heads = [client.frozen("head", state) for _, state in sorted(down.heads.items())]
         models = [client.frozen("task", state) for _, state in sorted(down.models.items())]
-        steps = [self.step(client, net, optimizer, own, for_own, random, *partner) for partner in self.partners(heads, models)]
+        met = [Partner(head) for head in heads] + [Partner(model.head(), model) for model in models] or [Partner()]  # none has arrived yet
+        steps = [episode_step(client, self.local, self.weights, net, optimizer, own, for_own, random, partner) for partner in met]
         for x, y, *mixing in self.local.batches(client):
             j = int(torch.randint(len(steps), (1,), generator=client.rng)) if len(steps) > 1 else 0
             steps[j](x, y, *mixing)
@@ -129,38 +135,34 @@ class EpiFCR(Method[Server]):
             **self.combining.upload(client, net),
         )
 
-    def partners(self, heads: list[Any], models: list[Any]) -> list[tuple[Any, Any]]:
-        """(C_j, F_j) for every other client; no episode with another where none has arrived."""
-        return [(head, None) for head in heads] + [(model.head(), model) for model in models] or [(None, None)]
+    @on_client
+    def train_pooled(self, down: Down, client: Client) -> Up:
+        """All domains in one place, as in the paper: each has a network of its own here, and the partners are the other domains'."""
+        net, optimizer = self.local.begin(client, down.model)
+        kept, names = client.recall(KeptByDomain), client.domains
+        owns = [self.local.begin(client, kept.models[name] if kept else down.model) for name in names]
+        random = client.frozen("random", down.random) if down.random else None
+        episodes, weights = (kept.rounds if kept else 0) >= self.warmup, self.weights
+        alone = [episode_step(client, self.local, weights, net, optimizer, *own, random, Partner()) for own in owns]
+        pairs = {
+            (k, j): episode_step(client, self.local, weights, net, optimizer, *own, random, Partner(other.head(), other, learns=True))
+            for k, own in enumerate(owns)
+            for j, (other, _) in enumerate(owns)
+            if j != k
+        }
+        work = {"steps": self.local.steps} if self.local.steps else {"epochs": self.local.epochs}
+        for images, labels, _ in client.domain_batches(size=self.local.batch * len(names), **work):
+            for k, part in enumerate(zip(images.chunk(len(names)), labels.chunk(len(names)), strict=True)):
+                j = (k + 1 + int(torch.randint(len(names) - 1, (1,), generator=client.rng))) % len(names)
+                for batch in self.local.prepared(client, [part]):
+                    (pairs[k, j] if episodes else alone[k])(*batch)
+        models = {name: state_of(own) for name, (own, _) in zip(names, owns, strict=True)}
+        client.remember(KeptByDomain(models=models, rounds=(kept.rounds if kept else 0) + 1))
+        return Up(model=state_of(net), head=None, own=None, **self.combining.upload(client, net))
 
-    def step(
-        self, client: Client, net: Any, optimizer: Any, own: Any, for_own: Any, random: Any, head: Any, model: Any
-    ) -> Callable[..., None]:
-        """A step with one partner."""
-
-        @client.step
-        def step(x: Tensor, y: Tensor, *mixing: Tensor) -> None:
-            def judged(logits: Tensor) -> Tensor:
-                return task_loss(client.task, logits, y, smoothing=self.local.smoothing)
-
-            def loss() -> Tensor:
-                seen = self.local.look(net, x, mixing)
-                value = self.local.loss_of(client.task, seen.logits, y)
-                if head is not None and self.epi_f:
-                    value = value + self.epi_f * judged(head(seen.features))  # Epi-F
-                if model is not None and self.epi_c:
-                    with torch.no_grad():
-                        features = model(x, full=True).features
-                    value = value + self.epi_c * judged(net.head()(features))  # Epi-C
-                if random is not None and self.epi_r:
-                    value = value + self.epi_r * judged(random(seen.features))  # Epi-R
-                return value
-
-            self.local.descend(net, optimizer, loss)
-            if own:
-                own_step(for_own, judged(own(x[: len(y)])))
-
-        return step
+    @property
+    def weights(self) -> Weights:
+        return Weights(self.epi_f, self.epi_c, self.epi_r)
 
     def start(self, fresh: Fresh, clients: Cohort) -> Server:
         return Server(Aggregate(fresh("task")), fresh("random"), {}, {})
@@ -173,7 +175,8 @@ class EpiFCR(Method[Server]):
             heads, models = (_but(bank, name) if episodes else {} for bank in (state.heads, state.models))
             return Down(model=state.task.model, random=random, heads=heads, models=models)
 
-        ups = clients.ask(self.train, {name: down(name) for name in clients.names} if self.exchanges else down("")).all()
+        task = self.train_pooled if self.exchanges and len(clients.names) == 1 else self.train
+        ups = clients.ask(task, {name: down(name) for name in clients.names} if self.exchanges else down("")).all()
         heads = {name: up.head for name, up in ups.items() if up.head is not None}
         models = {name: up.own for name, up in ups.items() if up.own is not None}
         return Server(self.combining.combine(clients, ups, state.task), state.random, {**state.heads, **heads}, {**state.models, **models})
