@@ -18,7 +18,6 @@ import unseen
 from unseen import Experiment, FedAvg, FedSB
 from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput
-from unseen.method import Method
 from unseen.runs.selection import RULES
 from unseen.runs.watch import Silent
 from unseen.state import same_bits
@@ -308,20 +307,19 @@ def test_a_run_of_a_version_with_fewer_settings_is_the_same_experiment_and_stays
         train(other, tmp_path / "run", watch=Silent(), resume=True)
 
 
-@pytest.mark.parametrize(("method", "told"), [(FedAvg(), "device is 'cpu'"), (unseen.ELCFS(), "device is 'cpu'")])
-def test_compiling_on_a_cpu_is_refused(method: Method[Any], told: str, tiny: DomainDataset) -> None:
-    with pytest.raises(BadInput, match=told):
-        Experiment(method, tiny, "c", device="cpu", compile="on")
+def test_compiling_on_a_cpu_is_refused(tiny: DomainDataset) -> None:
+    with pytest.raises(BadInput, match="device is 'cpu', where compiling costs more than it wins"):
+        Experiment(FedAvg(), tiny, "c", device="cpu", compile="on")
 
 
-def test_a_method_without_such_a_pass_is_not_compiled(tiny: DomainDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_without_such_a_pass_is_not_compiled(tiny: DomainDataset) -> None:
     asked = Experiment(unseen.ELCFS(), tiny, "c", device="cpu")
     object.__setattr__(asked, "compile", "on")  # as on a GPU
     with pytest.raises(BadInput, match="ELCFS has no pass that is compiled; use --compile auto or off"):
         build_world(asked)
 
 
-def test_what_is_written_is_in_order_and_a_failure_ends_it(tmp_path: Path) -> None:
+def test_what_is_written_is_in_order_and_a_failure_ends_it() -> None:
     from unseen.runs.writing import Writer
 
     writer, done = Writer(), list[int]()
