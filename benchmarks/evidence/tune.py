@@ -31,6 +31,9 @@ class Lines(Silent):
     def say(self, message: str) -> None:
         print(message, flush=True)
 
+    def ended(self, run: str, failed: str = "") -> None:
+        print(run, f"failed: {failed}" if failed else "", flush=True)
+
 
 def with_rate(row: dict[str, Any], rate: float) -> dict[str, Any]:
     """The row as `unseen bench` reads it, at that rate."""

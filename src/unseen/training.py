@@ -33,7 +33,7 @@ from unseen.report.tables import Cell, comparison, to_markdown
 from unseen.runs.folder import Checkpoint, RunFolder, read_run
 from unseen.runs.memory import Memories
 from unseen.runs.record import Record, Timing, make_record, read_records
-from unseen.runs.selection import better, source_score
+from unseen.runs.selection import DEFAULT_RULE, better, source_score
 from unseen.runs.watch import Silent, Watch
 from unseen.scoring import Model
 from unseen.state import State
@@ -76,8 +76,8 @@ class Result:
         assert isinstance(net, TaskNet)
         return net.eval()
 
-    def table(self, rule: str = "last") -> str:
-        """The run as a Markdown table."""
+    def table(self, rule: str = DEFAULT_RULE) -> str:
+        """The run as a Markdown table, whose heading names the rule that chose the round: as `unseen run` and `unseen bench` show it."""
         return to_markdown(comparison([Cell.of(self.world.experiment.name, self.records)], rule))
 
 
@@ -142,7 +142,13 @@ def train(
         engine: Engine = (
             elsewhere.engine(folder.path) if elsewhere else LocalEngine(world, folder.memory, workers, through_bytes, writer=folder.writer)
         )
-        result = _rounds(world, engine, folder, known, watch)
+        engine.look = watch.within
+        try:
+            result = _rounds(world, engine, folder, known, watch)
+        except BadInput:  # found before the first round, such as weights that are not there
+            folder.writer.flush()
+            folder.abandon()
+            raise
         if elsewhere is not None:
             elsewhere.end(folder.path)
         return result

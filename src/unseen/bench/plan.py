@@ -15,9 +15,9 @@ from unseen.experiment import Experiment, read_experiment
 from unseen.experiment_options import options
 from unseen.files import write_atomically
 from unseen.methods import METHODS
-from unseen.report.collect import BENCH_FILE
+from unseen.runs.listing import BENCH_FILE
 
-__all__ = ["BenchmarkCell", "read_benchmark", "write_plan"]
+__all__ = ["BenchmarkCell", "read_benchmark", "refuse_missing_data", "rounds_of", "write_plan"]
 
 
 _OF_THE_BENCHMARK = ("methods", "targets", "seeds", "set", "method", "target", "seed", "paper_numbers")
@@ -29,6 +29,11 @@ class BenchmarkCell:
 
     experiment: Experiment
     folder: str
+
+
+def rounds_of(cells: Sequence[BenchmarkCell]) -> dict[str, int]:
+    """How many rounds each run has, by its folder."""
+    return {cell.folder: cell.experiment.rounds for cell in cells}
 
 
 def read_benchmark(values: Mapping[str, Any], seeds: Sequence[int] | None = None, rows: Sequence[str] | None = None) -> list[BenchmarkCell]:
@@ -59,6 +64,20 @@ def read_benchmark(values: Mapping[str, Any], seeds: Sequence[int] | None = None
     if problems:
         raise BadInput(problems)
     return cells if rows is None else _of_rows(cells, rows)
+
+
+def refuse_missing_data(cells: Sequence[BenchmarkCell]) -> None:
+    """What all runs of a benchmark lack is said once, before any of them begins."""
+    problems: list[str] = []
+    for data, size in dict.fromkeys(
+        (cell.experiment.data, cell.experiment.size) for cell in cells if isinstance(cell.experiment.data, str)
+    ):
+        try:
+            open_data(data, size)
+        except BadInput as bad:
+            problems += [problem for problem in bad.problems if problem not in problems]
+    if problems:
+        raise BadInput(problems)
 
 
 def _of_rows(cells: list[BenchmarkCell], rows: Sequence[str]) -> list[BenchmarkCell]:

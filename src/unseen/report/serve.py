@@ -9,8 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from unseen.errors import BadInput
-from unseen.report.collect import BENCH_FILE, collect
+from unseen.report.collect import collect
 from unseen.report.page import render_page
+from unseen.runs.listing import BENCH_FILE
 
 __all__ = ["Watched", "page_server"]
 

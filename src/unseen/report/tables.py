@@ -149,10 +149,10 @@ def _text(table: Table, method: str, column: str) -> str:
     return "–" if stat is None else str(stat)
 
 
-def to_markdown(table: Table) -> str:
-    """Best in bold, second best underlined."""
+def to_markdown(table: Table, heading: str = "") -> str:
+    """Best in bold, second best underlined. It has a heading of its own."""
     styles = {1: "**{}**", 2: "<u>{}</u>", 0: "{}"}
-    lines = [f"{table.heading[0].upper()}{table.heading[1:]}", ""]
+    lines = [heading or f"{table.heading[0].upper()}{table.heading[1:]}", ""]
     lines.append("| method | " + " | ".join(map(_md, table.columns)) + " |")
     lines.append("|---" * (len(table.columns) + 1) + "|")
     for method in table.rows:
