@@ -293,6 +293,7 @@ def describe(world: World, agreement: str | None = None) -> dict[str, Any]:
         "metric": dataset.task.metric,
         "experiment": experiment.description(),
         "departures": departures(experiment, dataset),
+        "augment": dataset.augment if experiment.augment == "auto" else str(experiment.augment),  # by name, where the data set decided
         "compiled": world.compiled,
         "partition": agreement or partition_hash(list(world.holdings.values())),
         "between_sites": between_sites,

@@ -65,7 +65,9 @@ def test_means_deviations_average_and_worst_by_hand() -> None:
     assert a["x"].mean == pytest.approx(85) and a["x"].std == pytest.approx(statistics.stdev([80, 90]))
     assert a["average"].mean == pytest.approx((70 + 70) / 2) and a["worst domain"].mean == pytest.approx(55)
     assert table.rows["B"]["average"].std is None and str(table.rows["B"]["x"]) == "85.00"
-    assert table.marks["B", "y"] == 1 and table.marks["A", "y"] == 2
+    assert table.marks["B", "y"] == 1 and ("A", "y") not in table.marks, "of two rows, one is not second best"
+    third = [Cell("C", fold, 0, records(fold, [(0.1, 0.1)])) for fold in ("x", "y")]
+    assert comparison([*cells(), *third], "last").marks["A", "y"] == 2
     assert table.marks["A", "x"] == table.marks["B", "x"] == 1  # equal as printed
 
 
@@ -102,12 +104,12 @@ def test_own_models_select_and_have_a_table_by_client() -> None:
 
 
 def test_formats() -> None:
-    table = comparison(cells(), "oracle")
+    table = comparison([*cells(), Cell("C", "y", 0, records("y", [(0.1, 0.1)]))], "oracle")
     assert "**85.00**" in to_markdown(table) and "oracle" in to_markdown(table)
     tex = to_latex(table)
     assert r"\toprule" in tex and r"\textbf{70.00}" in tex and r"\underline{" in tex and r"$\pm$" in tex
     rows = list(csv.DictReader(io.StringIO(to_csv([table]))))
-    assert len(rows) == 8 and float(rows[0]["mean"]) == pytest.approx(85) and rows[0]["rule"] == "oracle"
+    assert len(rows) == 9 and float(rows[0]["mean"]) == pytest.approx(85) and rows[0]["rule"] == "oracle"
 
 
 SPECIAL_TO_TEX = r"\&%$#_{}~^<>|["

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unseen.cli.answers import answering, screen
+from unseen.cli.answers import answering, refuse_unwritable, screen
 from unseen.cli.options import TRUST_CODE, among
 
 __all__ = ["NAMES", "figure"]
@@ -36,13 +36,17 @@ def figure(
     Example: unseen figure confusion runs/first --out confusion.svg
     """
     with answering():
-        from unseen.errors import BadInput
+        from unseen.errors import BadInput, choose
         from unseen.figures import FIGURES, draw, save
 
         if name is None:
             for known, kind in FIGURES.items():
                 screen.print(f"[bold]{known:<12}[/] {kind.about}")
             return
+        choose("figure", name, FIGURES)
         if not folders or out is None:
-            raise BadInput(f"a figure needs a folder and a file: unseen figure {name} runs/first --out {name}.png")
+            given = " ".join(map(str, folders or [Path("runs/first")]))
+            raise BadInput(f"a figure needs a folder and a file: unseen figure {name} {given} --out {name}.png")
+        refuse_unwritable(out)
         save(draw(name, folders, rule=rule, data=data, trust=trust), out)
+        screen.print(f"wrote {out}", markup=False)

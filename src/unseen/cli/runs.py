@@ -57,14 +57,14 @@ def runs(
 def _show(found: list[RunState]) -> None:
     from rich.text import Text
 
-    from unseen.cli.tables import plain_table
+    from unseen.cli.tables import plain_table, show_list
 
     table = plain_table("run", "state", ">rounds", ">source", ">unseen")
     for run in found:
         rounds = f"{run.done}/{run.rounds}" if run.rounds is not None else "–"
         source, target = (f"{value:.1f}" if value is not None else "–" for value in (run.source, run.target))
         table.add_row(Text(run.folder, overflow="fold"), Text(run.state, _STYLES[run.state]), rounds, source, target)
-    screen.print(table, soft_wrap=False)
+    show_list(table)
     counts = {state: sum(run.state == state for run in found) for state in _STYLES}
     screen.print("\n" + ", ".join(f"{number} {state}" for state, number in counts.items() if number))
     metric = next((run.metric for run in found if run.metric), "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unseen.cli.answers import screen
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from unseen.report.tables import Cell, Stat, Table
 
-__all__ = ["in_shell", "next_steps", "plain_table", "say_below", "show_comparison", "show_table"]
+__all__ = ["in_shell", "next_steps", "plain_table", "say_below", "show_comparison", "show_list", "show_table"]
 
 _GAP = 2  # columns of air between two of the table
 
@@ -30,20 +30,29 @@ def plain_table(*headings: str) -> Drawn:
     return table
 
 
+def show_list(table: Drawn) -> None:
+    """A list as wide as the terminal; in a file or a pipe as wide as it is useful."""
+    screen.print(table, width=None if screen.is_terminal else 160, soft_wrap=False)
+
+
 def show_comparison(cells: Sequence[Cell], rule: str, markdown: bool = False) -> None:
     """Rows against unseen domains, and where clients have models of their own, against clients; with what the numbers are."""
-    from unseen.report.saying import what_the_numbers_are
+    from unseen.report.saying import best_told, what_the_numbers_are
     from unseen.report.tables import comparison, own_comparison
 
     told = what_the_numbers_are(cells, rule)
+    best = best_told(cells, rule)
     for table, heading in ((comparison(cells, rule), told), (own_comparison(cells, rule), "")):
         if table.columns:
             screen.print()
-            show_table(table, heading, markdown)
+            show_table(table, heading, markdown, set() if table.own else best)
 
 
-def show_table(table: Table, heading: str = "", markdown: bool = False) -> None:
-    """Draw a comparison, in pieces where it is wider than the terminal; a number is never broken. It has a heading of its own."""
+def show_table(table: Table, heading: str = "", markdown: bool = False, best: Collection[tuple[str, str]] = ()) -> None:
+    """Draw a comparison, in pieces where it is wider than the terminal; a number is never broken.
+
+    It may have another heading. `best` are rows and columns to mark: those that can be told to be best.
+    """
     from unseen.report.tables import to_markdown
 
     if markdown or not screen.is_terminal:
@@ -54,7 +63,7 @@ def show_table(table: Table, heading: str = "", markdown: bool = False) -> None:
     compact = any(_width(table, column, False) for column in table.columns) and not _fits(table, table.columns, name, False)
     for piece in _pieces(table, name, compact):
         screen.print()
-        screen.print(_drawn(table, piece, name, compact), soft_wrap=False)
+        screen.print(_drawn(table, piece, name, compact, best), soft_wrap=False)
 
 
 def _text(stat: Stat | None, compact: bool) -> str:
@@ -90,19 +99,18 @@ def _pieces(table: Table, name: int, compact: bool) -> list[list[str]]:
     return pieces
 
 
-def _drawn(table: Table, columns: Sequence[str], name: int, compact: bool) -> Drawn:
+def _drawn(table: Table, columns: Sequence[str], name: int, compact: bool, best: Collection[tuple[str, str]]) -> Drawn:
     from rich import box
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    styles = {1: "bold green", 2: "", 0: ""}
     drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     drawn.add_column("method", min_width=min(name, 12), max_width=name, overflow="fold")
     for column in columns:
         width = _width(table, column, compact)
         drawn.add_column(column, justify="right", min_width=width, overflow="fold")
     for method, row in table.rows.items():
-        cells = [Text(_text(row.get(c), compact), styles[table.marks.get((method, c), 0)], no_wrap=True) for c in columns]
+        cells = [Text(_text(row.get(c), compact), "bold green" if (method, c) in best else "", no_wrap=True) for c in columns]
         drawn.add_row(Text(method), *cells)
     return drawn
 
@@ -125,7 +133,7 @@ def next_steps(steps: Sequence[tuple[str, str]]) -> None:
 def in_shell(*words: Any) -> str:
     """Words as a shell takes them.
 
-    >>> in_shell("unseen", "report", Path("my runs"))
+    >>> in_shell("unseen", "report", "my runs")
     "unseen report 'my runs'"
     """
     return shlex.join(str(word) for word in words)

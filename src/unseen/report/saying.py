@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from unseen.report.statistics import Comparison, compare, scores_by_method
-from unseen.report.tables import Cell
+from unseen.report.tables import AVERAGE, WORST, Cell
 from unseen.runs.selection import RULES
 
-__all__ = ["LEVEL", "leader_of", "seeds_in_words", "what_the_numbers_are", "who_is_ahead"]
+__all__ = ["LEVEL", "best_told", "leader_of", "seeds_in_words", "what_the_numbers_are", "who_is_ahead"]
 
 LEVEL = 0.05  # a difference counts where the paired t-test's p-value, after Holm's correction, is below this
 
@@ -75,6 +75,33 @@ def who_is_ahead(cells: Sequence[Cell], rule: str) -> str:
     apart = [method for method in others if method not in told]
     ahead = f"; it is ahead of {_listed(told)}" if told else ""
     return f"{highest}{ahead}, but cannot be told from {_listed(apart)} ({_test(rows[apart[0]])}): more seeds may tell."
+
+
+def best_told(cells: Sequence[Cell], rule: str) -> set[tuple[str, str]]:
+    """Of a table's columns, the best row where these runs can tell: ahead of every other row in a paired test over the seeds."""
+    by_column: dict[str, dict[str, dict[tuple[str, int], float]]] = {}
+    for method, row in scores_by_method(cells, rule).items():
+        for (column, seed), value in {**row, **_over_domains(row)}.items():
+            by_column.setdefault(column, {}).setdefault(method, {})[column, seed] = value
+    found = set()
+    for column, rows in by_column.items():
+        shared = set.intersection(*(set(row) for row in rows.values()))
+        alike = {method: {key: row[key] for key in shared} for method, row in rows.items()}
+        if len(alike) > 1 and len(shared) > 1:
+            leader = max(alike, key=lambda method: sum(alike[method].values()))
+            if all(_can_be_told(row) and (row.difference or 0) > 0 for row in compare(alike, against=leader)):
+                found.add((leader, column))
+    return found
+
+
+def _over_domains(row: Mapping[tuple[str, int], float]) -> dict[tuple[str, int], float]:
+    """A method's average and worst domain under each seed that has all of its domains."""
+    domains = {domain for domain, _ in row}
+    seeds = {seed for _, seed in row}
+    whole = {seed: [row[domain, seed] for domain in domains] for seed in seeds if all((domain, seed) in row for domain in domains)}
+    if len(domains) < 2:
+        return {}
+    return {(AVERAGE, seed): statistics.fmean(v) for seed, v in whole.items()} | {(WORST, seed): min(v) for seed, v in whole.items()}
 
 
 def _can_be_told(row: Comparison) -> bool:

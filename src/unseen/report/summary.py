@@ -216,8 +216,11 @@ def settings(runs: Sequence[Run]) -> tuple[dict[str, str], dict[str, dict[str, s
 
 
 def _flat(run: Run) -> dict[str, str]:
-    experiment = run.about["experiment"]
+    experiment, model = run.about["experiment"], run.about.get("model", {})
     values = {key: value for key, value in experiment.items() if key not in (*_VARIES, "set")}
+    decided = {"network": model.get("network"), "size": (model.get("size") or [None])[0]}  # where the data set decided
+    values |= {key: value for key, value in decided.items() if values.get(key) is None and value is not None}
+    values |= {"augment": run.about["augment"]} if values.get("augment") == "auto" and "augment" in run.about else {}
     values |= {f"set.{key}": value for key, value in experiment["set"].items()}
     values |= {f"version of {key}": value for key, value in run.about.get("versions", {}).items()}
     return {key: _text(value) for key, value in values.items()}

@@ -133,13 +133,13 @@ def _row(seeds: dict[int, dict[str, float]], columns: Sequence[str], worst: str)
 
 
 def _marks(rows: dict[str, dict[str, Stat]], columns: Sequence[str]) -> dict[tuple[str, str], int]:
-    """Best and second best as printed, so that rows which look equal are marked alike; nothing to mark with one row."""
+    """Best and second best as printed, so that rows which look equal are marked alike. One row has no best, two have no second."""
     marks: dict[tuple[str, str], int] = {}
     if len(rows) < 2:
         return marks
     for column in columns:
         values = {method: round(row[column].mean, 2) for method, row in rows.items() if column in row}
-        ranked = sorted(set(values.values()), reverse=True)[:2]
+        ranked = sorted(set(values.values()), reverse=True)[: 2 if len(rows) > 2 else 1]
         marks |= {(m, column): ranked.index(v) + 1 for m, v in values.items() if v in ranked}
     return marks
 
