@@ -62,7 +62,7 @@ def refuse_unwritable(file: Path | None) -> None:
     if file is None:
         return
     if file.is_dir():
-        raise BadInput(f"{file} is a folder; give the name of a file to write")
+        raise BadInput(f"{file} is a folder; expected a file to write to")
     above = next((folder for folder in file.absolute().parents if folder.exists()), None)
     if above is None or not above.is_dir() or not os.access(above, os.W_OK):
         raise BadInput(f"{file} cannot be written, since {above} is not a folder that you may write to; give another path")

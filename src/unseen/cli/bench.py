@@ -104,7 +104,7 @@ def bench(
         from unseen.bench.failures import keep_failures
         from unseen.bench.jobs import in_processes
         from unseen.bench.overriding import overridden
-        from unseen.bench.plan import read_benchmark, refuse_missing_data, write_plan
+        from unseen.bench.plan import read_benchmark, refuse_early, write_plan
         from unseen.bench.sequential import run_benchmark
         from unseen.bench.sharing import best_jobs
 
@@ -114,7 +114,7 @@ def bench(
         wanted = _jobs(jobs)
         _refuse_mixture(engine, wanted or 1, workers, address)
         _refuse_unknown_trackers(track or [])
-        refuse_missing_data(cells)
+        refuse_early(cells, out)
         alone = engine == "ray" or workers is not None
         at_once = wanted or (1 if alone else best_jobs(cells))
         write_plan(values, cells, out)

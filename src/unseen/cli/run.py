@@ -53,7 +53,7 @@ class RunCommand(TyperCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ready = []
-        for word, following in zip(args, [*args[1:], "-"], strict=True):
+        for word, following in zip(args, [*args[1:], "-"], strict=False):
             is_flag = word == "--resume" and (following.startswith("-") or Path(following).is_file())
             ready.append("--resume=" if is_flag else word)
         return super().parse_args(ctx, ready)

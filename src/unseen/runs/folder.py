@@ -76,7 +76,8 @@ class RunFolder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise BadInput(f"{self.path} is a file; --out needs a folder")
-        there = read_run(self.path) if self.path.exists() and not self._untouched else None
+        there = read_run(self.path) if self.path.exists() else None
+        there = None if there is not None and self._untouched else there
         if there is None:
             names = [p.name for p in self.path.iterdir()] if self.path.exists() else []
             others = sorted(name for name in names if not name.startswith(".") and name != "run.json")
