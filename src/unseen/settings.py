@@ -299,9 +299,11 @@ def build(cls: type[Any], values: Mapping[str, Any], parts: Mapping[str, type[Co
 
 
 def _read_part(value: Any, setting: Setting, parts: Mapping[str, type[Configured]]) -> Any:
-    hint, _ = _plain(setting.type)
+    hint, optional = _plain(setting.type)
     if not (isinstance(hint, type) and issubclass(hint, Configured)):
         return value
+    if optional and value == "none":  # TOML has no null
+        return None
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
         return value
