@@ -300,10 +300,8 @@ def build(cls: type[Any], values: Mapping[str, Any], parts: Mapping[str, type[Co
 
 def _read_part(value: Any, setting: Setting, parts: Mapping[str, type[Configured]]) -> Any:
     hint, optional = _plain(setting.type)
-    if not (isinstance(hint, type) and issubclass(hint, Configured)):
+    if not (isinstance(hint, type) and issubclass(hint, Configured)) or (optional and value == "none"):
         return value
-    if optional and value == "none":  # TOML has no null
-        return None
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
         return value

@@ -75,6 +75,18 @@ def test_halving_over_seeds(tmp_path: Path) -> None:
     assert sum(len(found) == 3 for found in seeds.values()) == 3 and sum(len(found) == 1 for found in seeds.values()) == 6
 
 
+@pytest.mark.parametrize(("schedule", "refused"), [("cosine", True), ({"name": "cosine", "over": 9}, False)])
+def test_rates_that_fall_until_the_last_round_cannot_be_gone_on_with(schedule: Any, refused: bool) -> None:
+    row = {"method": "fedavg", "label": "A", "try": {"smoothing": NINE}, "set": {"schedule": schedule}}
+    plan = read_plan(plan_values(row, choice="new-site", search="halving-rounds"))
+    uses = uses_of(plan)
+    if not refused:
+        assert len(lay_out(plan, uses)) == 2
+        return
+    with pytest.raises(BadInput, match=r"A: the learning rate falls until the last round, .* search by halving-seeds or grid"):
+        lay_out(plan, uses)
+
+
 def test_each_target_keeps_tries_of_its_own(tmp_path: Path) -> None:
     """What t keeps does not depend on its score: on d alone, another try would be best."""
 

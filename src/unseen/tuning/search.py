@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unseen.errors import BadInput
+from unseen.training import goes_by_the_last_round
 from unseen.tuning.plan import TuningPlan
 from unseen.tuning.uses import Use
 
@@ -45,6 +46,8 @@ def lay_out(plan: TuningPlan, uses: Sequence[Use]) -> list[Rung]:
     """The rungs: as few as the budget allows, since each one drops tries on less evidence. BadInput where none fits."""
     if plan.search == "grid":
         return _grid(plan, uses)
+    if plan.search == "halving-rounds":
+        _refuse_falling_rates(uses)
     layouts = [_halving(plan, rungs) for rungs in range(2, _deepest(plan) + 1)] or [_halving(plan, 1)]
     for rungs in layouts:
         if cost_of(rungs, uses).within(plan.budget.unit, plan.budget.amount):
@@ -70,6 +73,15 @@ def cost_of(rungs: Sequence[Rung], uses: Sequence[Use]) -> Expense:
                 runs += left * (seed in rung.seeds and not known)
                 rounds += left * (seed in rung.seeds) * (rung.rounds - before.rounds * known)
     return Expense(runs, rounds)
+
+
+def _refuse_falling_rates(uses: Sequence[Use]) -> None:
+    falling = sorted({use.row for use in uses if goes_by_the_last_round(use.cell.experiment)})
+    if falling:
+        raise BadInput(
+            f"{', '.join(falling)}: the learning rate falls until the last round, so that a short run is not the beginning of a long one; "
+            "search by halving-seeds or grid"
+        )
 
 
 def survivors(tries: int, keep: int) -> int:
