@@ -1,4 +1,4 @@
-"""The programs behind the evidence: what is written, and what a verdict says. Plans and claims can be read."""
+"""The programs behind the evidence, and its plans, tables and claims, which can be read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from synthetic_runs import write_run
 from unseen.bench.plan import read_benchmark
 from unseen.data.sets.registry import DATASETS
+from unseen.report.claims import read_claims
 from unseen.report.collect import collect
-from unseen.report.statistics import Comparison
 from unseen.report.tables import Cell
 
 EVIDENCE = Path(__file__).parents[1] / "benchmarks" / "evidence"
@@ -32,31 +32,7 @@ def program(name: str) -> ModuleType:
     return module
 
 
-restore, summarise, verdicts = program("restore"), program("summarise"), program("verdicts")
-
-
-def ours(low: float | None, high: float | None) -> Comparison:
-    return Comparison("a", "b", 12, None, low, high, None, None)
-
-
-@pytest.mark.parametrize(
-    ("printed", "low", "high", "said"),
-    [
-        (4.0, 0.5, 3.0, "reproduced"),
-        (4.0, 3.0, 9.0, "reproduced"),
-        (4.0, -0.5, 3.0, "undecided"),
-        (4.0, -1.0, 1.9, "not reproduced"),
-        (4.0, -5.0, -1.0, "not reproduced"),
-        (-4.0, -3.0, -0.5, "reproduced"),
-        (-4.0, -1.9, 1.0, "not reproduced"),
-        (-4.0, 1.0, 5.0, "not reproduced"),
-        (-4.0, -3.0, 1.0, "undecided"),
-        (4.0, None, None, "undecided"),
-    ],
-)
-def test_a_verdict(printed: float, low: float | None, high: float | None, said: str) -> None:
-    assert verdicts.verdict(printed, ours(low, high), seeds=3) == said
-    assert verdicts.verdict(printed, ours(low, high), seeds=2) == "undecided"
+restore, summarise = program("restore"), program("summarise")
 
 
 @pytest.mark.parametrize("file", PLANS, ids=lambda path: path.stem)
@@ -92,8 +68,8 @@ def test_distances_stand_beside_dice_where_there_are_masks() -> None:
 
 def test_a_claim_speaks_of_rows_that_there_are() -> None:
     labels = {file.stem: {r["label"] for r in tomllib.loads(file.read_text())["methods"]} for file in TABLES}
-    for claim in tomllib.loads((EVIDENCE / "claims.toml").read_text())["claims"]:
-        assert {claim["first"], claim["second"]} <= labels[verdicts.Claim(**claim).table]
+    for claim in read_claims(tomllib.loads((EVIDENCE / "claims.toml").read_text())):
+        assert {claim.first, claim.second} <= labels[claim.table]
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda path: path.stem)

@@ -19,6 +19,7 @@ from unseen.cli.show import methods, networks
 from unseen.cli.speed import speed
 from unseen.cli.study import study_app
 from unseen.cli.tune import tune
+from unseen.cli.verdict import verdict
 from unseen.cli.watch import watch
 
 __all__ = ["app", "main"]
@@ -36,6 +37,7 @@ app.command()(run)
 app.command()(bench)
 app.command()(tune)
 app.command()(report)
+app.command()(verdict)
 app.command()(watch)
 app.command()(export)
 app.command()(predict)

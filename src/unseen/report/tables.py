@@ -14,7 +14,7 @@ from unseen.report.spreadsheet import as_cell
 from unseen.runs.record import Record
 from unseen.runs.selection import RULES
 
-__all__ = ["Cell", "Stat", "Table", "comparison", "own_comparison", "to_csv", "to_latex", "to_markdown"]
+__all__ = ["Cell", "Stat", "Table", "comparison", "in_a_cell", "own_comparison", "to_csv", "to_latex", "to_markdown"]
 
 AVERAGE, WORST, WORST_CLIENT = "average", "worst domain", "worst client"
 
@@ -153,15 +153,15 @@ def to_markdown(table: Table) -> str:
     """Best in bold, second best underlined."""
     styles = {1: "**{}**", 2: "<u>{}</u>", 0: "{}"}
     lines = [f"{table.heading[0].upper()}{table.heading[1:]}", ""]
-    lines.append("| method | " + " | ".join(map(_md, table.columns)) + " |")
+    lines.append("| method | " + " | ".join(map(in_a_cell, table.columns)) + " |")
     lines.append("|---" * (len(table.columns) + 1) + "|")
     for method in table.rows:
         cells = [styles[table.marks.get((method, c), 0)].format(_text(table, method, c)) for c in table.columns]
-        lines.append(f"| {_md(method)} | " + " | ".join(cells) + " |")
+        lines.append(f"| {in_a_cell(method)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _md(text: str) -> str:
+def in_a_cell(text: str) -> str:
     """A name that stays in its cell."""
     return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;")
 
