@@ -39,8 +39,13 @@ def what_was_found(cells: Iterable[Cell], rule: str = "source") -> str:
     if against.n < ENOUGH_PAIRS or against.low is None or against.high is None:
         return f"{lead}, {by}. {_seeds(seeds).capitalize()} cannot tell the two apart: run more."
     level = [name for name in best.behind if name not in best.told]
-    apart = f"from {level[0]}" if len(level) == 1 else f"from {level[0]} and {len(level) - 1} more"
-    return f"{lead}, {by} (95 % interval {against.low:+.1f} to {against.high:+.1f}). These runs cannot tell it {apart}."
+    apart = "the two apart" if level == [second] else f"it from {_listed(level)}"
+    return f"{lead}, {by} (95 % interval {against.low:+.1f} to {against.high:+.1f}). These runs cannot tell {apart}."
+
+
+def _listed(names: list[str]) -> str:
+    """A few names, or the first and how many more."""
+    return " and ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _seeds(number: int) -> str:

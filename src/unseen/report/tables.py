@@ -135,7 +135,7 @@ def _row(seeds: dict[int, dict[str, float]], columns: Sequence[str], worst: str)
 
 def _marks(by_method: Mapping[str, Mapping[int, Mapping[str, float]]], columns: Sequence[str], worst: str) -> dict[tuple[str, str], int]:
     """The best row of a column where it is clear of all others: over seeds, the average over pairs of unseen domain and seed."""
-    marks = {}
+    marks: dict[tuple[str, str], int] = {}
     for column in (*columns, AVERAGE, worst) if len(columns) > 1 else columns:
         best = best_of({method: _compared(seeds, columns, column, worst) for method, seeds in by_method.items()})
         marks |= {(best.name, column): 1} if best is not None and best.clear else {}
