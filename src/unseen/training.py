@@ -36,6 +36,7 @@ from unseen.runs.record import Record, Timing, make_record, read_records
 from unseen.runs.selection import better, source_score
 from unseen.runs.watch import Silent, Watch
 from unseen.scoring import Model
+from unseen.settings import parts_in
 from unseen.state import State
 from unseen.task import Classification, Task
 from unseen.version import __version__
@@ -136,7 +137,8 @@ def train(
         stack.callback(folder.release)
         if elsewhere is None:
             world = replace(world, compiled=_compiles(world, folder, watch, alone))
-        known = folder.claim(describe(world, elsewhere.agreement if elsewhere else None), resume, defaults_of(experiment))
+        described = describe(world, elsewhere.agreement if elsewhere else None)
+        known = folder.claim(described, resume, defaults_of(experiment), all_rounds=_goes_by_the_last_round(experiment))
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
         engine: Engine = (
@@ -146,6 +148,10 @@ def train(
         if elsewhere is not None:
             elsewhere.end(folder.path)
         return result
+
+
+def _goes_by_the_last_round(experiment: Experiment) -> bool:
+    return any(getattr(part, "over_all_rounds", False) for part in parts_in(experiment.method))
 
 
 def _check_data(world: World, watch: Watch) -> None:
