@@ -295,6 +295,7 @@ def describe(world: World, agreement: str | None = None) -> dict[str, Any]:
         "experiment": experiment.description(),
         "departures": departures(experiment, dataset),
         "compiled": world.compiled,
+        "augment": dataset.augment if experiment.augment == "auto" else str(experiment.augment),
         "partition": agreement or partition_hash(list(world.holdings.values())),
         "between_sites": between_sites,
         "clients": {name: _held(holding, dataset.task, between_sites) for name, holding in sorted(world.holdings.items())},
