@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,report,medical,h5,flower,privacy,ray,export
+EXTRAS := dev,report,pandas,medical,h5,flower,privacy,ray,slurm,export
 
 .PHONY: setup demo test gpu-test format lint types pytest clean
 
