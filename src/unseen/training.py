@@ -39,7 +39,7 @@ from unseen.task import Classification, Task
 from unseen.version import __version__
 from unseen.world import World, build_world
 
-__all__ = ["Elsewhere", "Result", "train"]
+__all__ = ["Elsewhere", "Result", "goes_by_the_last_round", "train"]
 
 
 class Elsewhere(Protocol):
@@ -86,7 +86,7 @@ def train(
         if elsewhere is None:
             world = replace(world, compiled=_compiles(world, folder, watch, alone))
         described = describe(world, elsewhere.agreement if elsewhere else None)
-        known = folder.claim(described, resume, defaults_of(experiment), all_rounds=_goes_by_the_last_round(experiment))
+        known = folder.claim(described, resume, defaults_of(experiment), all_rounds=goes_by_the_last_round(experiment))
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
         engine: Engine = (
@@ -98,7 +98,8 @@ def train(
         return replace(result, about=described, timings=read_timings(folder.timings), best_state=folder.best_model())
 
 
-def _goes_by_the_last_round(experiment: Experiment) -> bool:
+def goes_by_the_last_round(experiment: Experiment) -> bool:
+    """Whether a schedule depends on how many rounds there are: such a run cannot be resumed with more of them."""
     return any(getattr(part, "over_all_rounds", False) for part in parts_in(experiment.method))
 
 
@@ -242,6 +243,7 @@ def describe(world: World, agreement: str | None = None) -> dict[str, Any]:
         "experiment": experiment.description(),
         "departures": departures(experiment, dataset),
         "compiled": world.compiled,
+        "augment": dataset.augment if experiment.augment == "auto" else str(experiment.augment),
         "partition": agreement or partition_hash(list(world.holdings.values())),
         "between_sites": between_sites,
         "clients": {name: _held(holding, dataset.task, between_sites) for name, holding in sorted(world.holdings.items())},
