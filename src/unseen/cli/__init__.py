@@ -23,6 +23,8 @@ from unseen.cli.runs import runs
 from unseen.cli.show import methods, networks
 from unseen.cli.speed import speed
 from unseen.cli.study import study_app
+from unseen.cli.tune import tune
+from unseen.cli.verdict import verdict
 from unseen.cli.watch import watch
 from unseen.version import __version__
 
@@ -40,7 +42,9 @@ app = typer.Typer(
 app.command(cls=RunCommand)(run)
 app.command()(bench)
 app.command()(runs)
+app.command()(tune)
 app.command()(report)
+app.command()(verdict)
 app.command()(watch)
 app.command()(export)
 app.command()(predict)

@@ -24,7 +24,7 @@ from unseen.cli.progress import looking_on_at_many
 if TYPE_CHECKING:
     from unseen.bench.plan import BenchmarkCell
 
-__all__ = ["bench"]
+__all__ = ["bench", "jobs_of", "refuse_mixture", "seeds_of"]
 
 
 def bench(
@@ -109,10 +109,10 @@ def bench(
         from unseen.bench.sharing import best_jobs
 
         values, notes = overridden(read_toml(file), given, _several(targets), settings_from(set_ or []))
-        cells = read_benchmark(values, _seeds(seeds), row)
+        cells = read_benchmark(values, seeds_of(seeds), row)
         number = workers or default_workers(cells[0].experiment)
-        wanted = _jobs(jobs)
-        _refuse_mixture(engine, wanted or 1, workers, address)
+        wanted = jobs_of(jobs)
+        refuse_mixture(engine, wanted or 1, workers, address)
         _refuse_unknown_trackers(track or [])
         refuse_early(cells, out)
         alone = engine == "ray" or workers is not None
@@ -160,7 +160,9 @@ def _show(again: list[Any], out: Path, cells: Sequence[BenchmarkCell], failed: d
     """The table, what it says, and what one would do next."""
     from unseen.cli.tables import in_shell, next_steps, say_below, show_comparison
     from unseen.report.collect import collect
-    from unseen.report.saying import leader_of, who_is_ahead
+    from unseen.report.saying import what_was_found
+    from unseen.report.statistics import scores_by_method
+    from unseen.report.telling import best_of
     from unseen.runs.selection import DEFAULT_RULE
 
     found = collect(out, force=True)
@@ -169,11 +171,11 @@ def _show(again: list[Any], out: Path, cells: Sequence[BenchmarkCell], failed: d
         screen.print(note, markup=False)
     if quiet:
         return
-    say_below(who_is_ahead(found.cells, DEFAULT_RULE))
+    say_below(what_was_found(found.cells, DEFAULT_RULE))
     seeds = sorted({cell.experiment.seed for cell in cells})
     more = ",".join(map(str, range(max(3, len(seeds) + 2))))
-    first = leader_of(found.cells, DEFAULT_RULE)
-    model = out / next(run.folder for run in found.finished if run.name == first or first is None)
+    best = best_of(scores_by_method(found.cells, DEFAULT_RULE))
+    model = out / next(run.folder for run in found.finished if best is None or run.name == best.name)
     steps: list[tuple[Sequence[Any], str]] = []
     if failed:
         steps.append((("unseen", "runs", out), "what failed, and why; the same command again goes on with it"))
@@ -197,7 +199,7 @@ def _several(text: str | None) -> list[str] | str | None:
     return names
 
 
-def _jobs(text: str) -> int | None:
+def jobs_of(text: str) -> int | None:
     """A number of runs, or None for auto."""
     from unseen.errors import BadInput
 
@@ -208,7 +210,8 @@ def _jobs(text: str) -> int | None:
     return int(text)
 
 
-def _refuse_mixture(engine: str, jobs: int, workers: int | None, address: str | None) -> None:
+def refuse_mixture(engine: str, jobs: int, workers: int | None, address: str | None) -> None:
+    """Options that contradict each other."""
     from unseen.errors import BadInput, choose
 
     choose("engine", engine, ("local", "ray"))
@@ -226,7 +229,8 @@ def _refuse_unknown_trackers(track: list[str]) -> None:
     refuse_missing(track)
 
 
-def _seeds(text: str | None) -> list[int] | None:
+def seeds_of(text: str | None) -> list[int] | None:
+    """`0,1,2` as numbers."""
     from unseen.errors import BadInput
 
     if text is None:

@@ -12,7 +12,7 @@ from unseen.cli.options import among
 
 __all__ = ["report", "tables_below"]
 
-_FORMATS = ("table", "md", "tex", "html", "csv")
+_FORMATS = ("table", "md", "tex", "html", "csv", "csv-table")
 _RULES = ("last", "source", "held-out", "oracle", "all")
 
 
@@ -21,7 +21,9 @@ def report(
     format: Annotated[
         str | None,
         typer.Option(
-            help="table (drawn), md, tex, html or csv", autocompletion=among(*_FORMATS), show_default="table in a terminal, else md"
+            help="table (drawn), md, tex, html, csv or csv-table",
+            autocompletion=among(*_FORMATS),
+            show_default="table in a terminal, else md",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="file to write; standard output without it")] = None,
@@ -29,10 +31,15 @@ def report(
         str, typer.Option(help="selection rule: last, source, held-out, oracle, or all", autocompletion=among(*_RULES))
     ] = "all",
     force: Annotated[bool, typer.Option("--force", help="mix runs of different data or protocols")] = False,
+    data: Annotated[
+        str | None,
+        typer.Option(help="html: where the data of these runs lie, to show a few images of each domain: folder:PATH or csv:FILE"),
+    ] = None,
 ) -> None:
     """Compare finished runs: mean and standard deviation over seeds, per unseen domain, average and worst.
 
-    html is a page with tests, learning curves, what travelled, time, partition and settings, in one file.
+    html is a page with tests, learning curves, what travelled, time, partition and settings, in one file. csv has a row for each run and
+    round, with scores and every setting, finished or not, as `unseen.load(FOLDER)` in Python; csv-table has the numbers of the tables.
 
     Example: unseen report runs/demo --format html --out report.html
     """
@@ -52,10 +59,12 @@ def report(
             _draw(folder, rules, force)
             return
         if format == "html":
-            text, notes = _page_below(folder, force)
+            text, notes = _page_below(folder, force, data)
+        elif format == "csv":
+            text, notes = _rows_below(folder)
         else:
             tables, notes = tables_below(folder, rules, force)
-            text = to_csv(tables) if format == "csv" else "\n\n".join(map(to_markdown if format == "md" else to_latex, tables)) + "\n"
+            text = to_csv(tables) if format == "csv-table" else "\n\n".join(map(to_markdown if format == "md" else to_latex, tables)) + "\n"
         for note in notes:
             errors.print(note, markup=False)
         if out is None:
@@ -69,7 +78,7 @@ def report(
 def _draw(folder: Path, rules: list[str], force: bool) -> None:
     from unseen.cli.tables import say_below, show_comparison
     from unseen.report.collect import collect
-    from unseen.report.saying import who_is_ahead
+    from unseen.report.saying import what_was_found
     from unseen.runs.selection import DEFAULT_RULE, RULES
 
     found = collect(folder, force=force)
@@ -78,7 +87,7 @@ def _draw(folder: Path, rules: list[str], force: bool) -> None:
     for note in found.notes:
         errors.print(note, markup=False)
     rule = DEFAULT_RULE if DEFAULT_RULE in rules else rules[0]
-    say_below(f"{RULES[rule].heading[0].upper()}{RULES[rule].heading[1:]}: {who_is_ahead(found.cells, rule)}")
+    say_below(f"{RULES[rule].heading[0].upper()}{RULES[rule].heading[1:]}: {what_was_found(found.cells, rule)}")
 
 
 def tables_below(folder: Path, rules: list[str], force: bool = False) -> tuple[list[Any], list[str]]:
@@ -91,9 +100,15 @@ def tables_below(folder: Path, rules: list[str], force: bool = False) -> tuple[l
     return [t for t in tables if t.columns], found.notes
 
 
-def _page_below(folder: Path, force: bool) -> tuple[str, list[str]]:
+def _rows_below(folder: Path) -> tuple[str, list[str]]:
+    from unseen.report.frames import rows_below, rows_to_csv
+
+    return rows_to_csv(rows_below(folder)), []
+
+
+def _page_below(folder: Path, force: bool, data: str | None) -> tuple[str, list[str]]:
     from unseen.report.collect import collect
     from unseen.report.page import render_page
 
     found = collect(folder, force=force, unfinished=True)
-    return render_page(found, f"Runs in {folder.absolute().name}"), found.notes
+    return render_page(found, f"Runs in {folder.absolute().name}", data=data), found.notes

@@ -295,7 +295,7 @@ def _show(result: Result, out: Path) -> None:
     from importlib.util import find_spec
 
     from unseen.cli.tables import in_shell, next_steps, say_below, show_comparison
-    from unseen.report.saying import who_is_ahead
+    from unseen.report.saying import what_was_found
     from unseen.report.tables import Cell
     from unseen.runs.selection import DEFAULT_RULE, RULES
 
@@ -303,7 +303,7 @@ def _show(result: Result, out: Path) -> None:
     index = RULES[DEFAULT_RULE].picks(result.records)
     chosen = f"That was round {result.records[index]['round']} of {len(result.records)}. " if index is not None else ""
     show_comparison([cell], DEFAULT_RULE)
-    say_below(chosen + who_is_ahead([cell], DEFAULT_RULE))
+    say_below(chosen + what_was_found([cell], DEFAULT_RULE))
     screen.print(f"Records, model and checkpoint are in {out}", markup=False)
     looks = ("unseen", "figure", "confusion", out, "--out", "confusion.png"), "which classes are taken for which"
     page = (

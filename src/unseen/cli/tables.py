@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unseen.cli.answers import screen
@@ -37,22 +37,18 @@ def show_list(table: Drawn) -> None:
 
 def show_comparison(cells: Sequence[Cell], rule: str, markdown: bool = False) -> None:
     """Rows against unseen domains, and where clients have models of their own, against clients; with what the numbers are."""
-    from unseen.report.saying import best_told, what_the_numbers_are
+    from unseen.report.saying import what_the_numbers_are
     from unseen.report.tables import comparison, own_comparison
 
     told = what_the_numbers_are(cells, rule)
-    best = best_told(cells, rule)
     for table, heading in ((comparison(cells, rule), told), (own_comparison(cells, rule), "")):
         if table.columns:
             screen.print()
-            show_table(table, heading, markdown, set() if table.own else best)
+            show_table(table, heading, markdown)
 
 
-def show_table(table: Table, heading: str = "", markdown: bool = False, best: Collection[tuple[str, str]] = ()) -> None:
-    """Draw a comparison, in pieces where it is wider than the terminal; a number is never broken.
-
-    It may have another heading. `best` are rows and columns to mark: those that can be told to be best.
-    """
+def show_table(table: Table, heading: str = "", markdown: bool = False) -> None:
+    """Draw a comparison, in pieces where it is wider than the terminal; a number is never broken. It may have another heading."""
     from unseen.report.tables import to_markdown
 
     if markdown or not screen.is_terminal:
@@ -63,7 +59,7 @@ def show_table(table: Table, heading: str = "", markdown: bool = False, best: Co
     compact = any(_width(table, column, False) for column in table.columns) and not _fits(table, table.columns, name, False)
     for piece in _pieces(table, name, compact):
         screen.print()
-        screen.print(_drawn(table, piece, name, compact, best), soft_wrap=False)
+        screen.print(_drawn(table, piece, name, compact), soft_wrap=False)
 
 
 def _text(stat: Stat | None, compact: bool) -> str:
@@ -99,7 +95,7 @@ def _pieces(table: Table, name: int, compact: bool) -> list[list[str]]:
     return pieces
 
 
-def _drawn(table: Table, columns: Sequence[str], name: int, compact: bool, best: Collection[tuple[str, str]]) -> Drawn:
+def _drawn(table: Table, columns: Sequence[str], name: int, compact: bool) -> Drawn:
     from rich import box
     from rich.table import Table as Drawn
     from rich.text import Text
@@ -110,7 +106,7 @@ def _drawn(table: Table, columns: Sequence[str], name: int, compact: bool, best:
         width = _width(table, column, compact)
         drawn.add_column(column, justify="right", min_width=width, overflow="fold")
     for method, row in table.rows.items():
-        cells = [Text(_text(row.get(c), compact), "bold green" if (method, c) in best else "", no_wrap=True) for c in columns]
+        cells = [Text(_text(row.get(c), compact), "bold green" if (method, c) in table.marks else "", no_wrap=True) for c in columns]
         drawn.add_row(Text(method), *cells)
     return drawn
 

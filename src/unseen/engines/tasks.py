@@ -96,6 +96,8 @@ class TaskRunner:
             precision=world.experiment.precision,
             recall=lambda kind: memory.recall(name, kind),
             domains=sorted(domain.name for domain in world.fold.sources),
+            round=place.round,
+            rounds=world.experiment.rounds,
         )
         if self.tell is not None:
             client.tell = functools.partial(self.tell, name)
