@@ -299,8 +299,8 @@ def build(cls: type[Any], values: Mapping[str, Any], parts: Mapping[str, type[Co
 
 
 def _read_part(value: Any, setting: Setting, parts: Mapping[str, type[Configured]]) -> Any:
-    hint, _ = _plain(setting.type)
-    if not (isinstance(hint, type) and issubclass(hint, Configured)):
+    hint, optional = _plain(setting.type)
+    if not (isinstance(hint, type) and issubclass(hint, Configured)) or (optional and value == "none"):
         return value
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):

@@ -36,12 +36,13 @@ from unseen.runs.record import Record, Timing, make_record, read_records
 from unseen.runs.selection import better, source_score
 from unseen.runs.watch import Silent, Watch
 from unseen.scoring import Model
+from unseen.settings import parts_in
 from unseen.state import State
 from unseen.task import Classification, Task
 from unseen.version import __version__
 from unseen.world import World, build_world
 
-__all__ = ["Elsewhere", "Result", "run", "train"]
+__all__ = ["Elsewhere", "Result", "goes_by_the_last_round", "run", "train"]
 
 
 class Elsewhere(Protocol):
@@ -136,7 +137,8 @@ def train(
         stack.callback(folder.release)
         if elsewhere is None:
             world = replace(world, compiled=_compiles(world, folder, watch, alone))
-        known = folder.claim(describe(world, elsewhere.agreement if elsewhere else None), resume, defaults_of(experiment))
+        described = describe(world, elsewhere.agreement if elsewhere else None)
+        known = folder.claim(described, resume, defaults_of(experiment), all_rounds=goes_by_the_last_round(experiment))
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
         engine: Engine = (
@@ -146,6 +148,11 @@ def train(
         if elsewhere is not None:
             elsewhere.end(folder.path)
         return result
+
+
+def goes_by_the_last_round(experiment: Experiment) -> bool:
+    """Whether a schedule depends on how many rounds there are: such a run cannot be resumed with more of them."""
+    return any(getattr(part, "over_all_rounds", False) for part in parts_in(experiment.method))
 
 
 def _check_data(world: World, watch: Watch) -> None:
@@ -288,6 +295,7 @@ def describe(world: World, agreement: str | None = None) -> dict[str, Any]:
         "experiment": experiment.description(),
         "departures": departures(experiment, dataset),
         "compiled": world.compiled,
+        "augment": dataset.augment if experiment.augment == "auto" else str(experiment.augment),
         "partition": agreement or partition_hash(list(world.holdings.values())),
         "between_sites": between_sites,
         "clients": {name: _held(holding, dataset.task, between_sites) for name, holding in sorted(world.holdings.items())},

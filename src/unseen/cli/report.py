@@ -24,6 +24,10 @@ def report(
         str, typer.Option(help="selection rule: last, source, held-out, oracle, or all", autocompletion=among(*_RULES))
     ] = "all",
     force: Annotated[bool, typer.Option("--force", help="mix runs of different data or protocols")] = False,
+    data: Annotated[
+        str | None,
+        typer.Option(help="html: where the data of these runs lie, to show a few images of each domain: folder:PATH or csv:FILE"),
+    ] = None,
 ) -> None:
     """Compare finished runs: mean and standard deviation over seeds, per unseen domain, average and worst.
 
@@ -40,7 +44,7 @@ def report(
         choose("format", format, _FORMATS)
         rules = list(RULES) if rule == "all" else [choose("selection rule", rule, [*RULES, "all"])]
         if format == "html":
-            text, notes = _page_below(folder, force)
+            text, notes = _page_below(folder, force, data)
         else:
             tables, notes = tables_below(folder, rules, force)
             text = to_csv(tables) if format == "csv" else "\n\n".join(map(to_markdown if format == "md" else to_latex, tables)) + "\n"
@@ -63,9 +67,9 @@ def tables_below(folder: Path, rules: list[str], force: bool = False) -> tuple[l
     return [t for t in tables if t.columns], found.notes
 
 
-def _page_below(folder: Path, force: bool) -> tuple[str, list[str]]:
+def _page_below(folder: Path, force: bool, data: str | None) -> tuple[str, list[str]]:
     from unseen.report.collect import collect
     from unseen.report.page import render_page
 
     found = collect(folder, force=force, unfinished=True)
-    return render_page(found, f"Runs in {folder.absolute().name}"), found.notes
+    return render_page(found, f"Runs in {folder.absolute().name}", data=data), found.notes
