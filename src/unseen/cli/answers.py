@@ -10,10 +10,15 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 
-__all__ = ["answering", "errors", "screen"]
+__all__ = ["answering", "errors", "say", "screen"]
 
 screen = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(message: str) -> None:
+    """A line or several for a person. What came from another machine may stand in it, and must not move the cursor."""
+    screen.print("".join(c if c.isprintable() or c == "\n" else "?" for c in message), markup=False)
 
 
 @contextmanager
@@ -40,7 +45,8 @@ def answering(how_to_resume: str = "") -> Iterator[None]:
 
 
 def _fail(message: str, code: int) -> None:
-    errors.print(f"[bold red]unseen:[/] {_escape(message)}")
+    seen = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in message)  # a message may quote what another machine sent
+    errors.print(f"[bold red]unseen:[/] {_escape(seen)}")
     raise typer.Exit(code)
 
 
