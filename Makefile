@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,report,medical,h5,flower,privacy,ray,export,docs
+EXTRAS := dev,report,pandas,medical,h5,flower,privacy,ray,slurm,export,docs
 
 .PHONY: setup demo test docs gpu-test format lint types pytest clean
 

@@ -7,8 +7,11 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+
+from unseen.report.verdicts import judge
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,7 +26,7 @@ def program(path: str) -> ModuleType:
     return module
 
 
-tables, evidence = program("docs/making/tables.py"), program("benchmarks/evidence/verdicts.py")
+tables = program("docs/making/tables.py")
 CLAIMS = tomllib.loads((ROOT / "benchmarks/evidence/claims.toml").read_text())["claims"]
 SAID = {(row.claim, row.paper): row for row in tables.verdicts(ROOT / "benchmarks/results/verdicts.md")}
 
@@ -34,11 +37,11 @@ def test_tables_are_as_they_should_be(file: Path) -> None:
     assert tables.with_tables(text) == text, "run: make format"
 
 
-def by_source(claim: dict[str, object]) -> str:
+def by_source(claim: dict[str, Any]) -> str:
     """The verdict where source validation picks the round."""
-    ours = tables.difference(claim["table"], claim["first"], claim["second"], "source")
-    seeds = len({seed for row in ("first", "second") for _, seed in tables.scores(claim["table"], "source")[claim[row]]})
-    return str(evidence.verdict(claim["printed"], ours, min(seeds, 2 if claim["table"] == "pacs-paper-scale" else 3)))
+    scores = tables.scores(claim["table"], "source")
+    ours = judge(claim["first"], claim["second"], scores[claim["first"]], scores[claim["second"]], claimed=claim["printed"])
+    return ours.decision
 
 
 def test_differences_from_kept_scores_are_those_of_the_verdicts() -> None:

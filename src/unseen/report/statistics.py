@@ -107,12 +107,12 @@ def bootstrap(
     return {name: (float(np.quantile(v, tails[0])), float(np.quantile(v, tails[1]))) for name, v in found.items()}
 
 
-def scores_by_method(cells: Iterable[Cell], rule: str) -> dict[str, dict[tuple[str, int], float]]:
-    """The score of every method on each unseen domain under each seed, in percent."""
+def scores_by_method(cells: Iterable[Cell], rule: str, metric: str | None = None) -> dict[str, dict[tuple[str, int], float]]:
+    """The score of every method on each unseen domain under each seed, in percent; or another metric of the records."""
     table: dict[str, dict[tuple[str, int], float]] = {}
     for cell in cells:
         row = table.setdefault(cell.method, {})
-        row |= {(target, cell.seed): value for target, value in cell.scores(rule).items()}
+        row |= {(target, cell.seed): value for target, value in cell.scores(rule, metric).items()}
     return table
 
 

@@ -139,6 +139,10 @@ class RunFolder:
         names = (self.path / f"records.lost-{number}.jsonl" for number in itertools.count(1))
         return self.records.rename(next(name for name in names if not name.exists()))
 
+    def best_model(self) -> State | None:
+        """The model of the best round by source validation, where there was one."""
+        return safetensors.torch.load_file(self.best) if self.best.is_file() else None
+
     def finished(self, rounds: int) -> State | None:
         """The model of the last round, where that is recorded and its model saved: then nothing is needed of a checkpoint."""
         if len(read_records(self.records)) != rounds or not self.model.is_file():
