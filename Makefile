@@ -42,7 +42,7 @@ gpu-test:
 	UNSEEN_CACHE=$${UNSEEN_CACHE:-$$(mktemp -d)} PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -W default -p no:cacheprovider tests/gpu
 
 format: setup
-	$(BIN)/python docs/making/methods_table.py
+	$(BIN)/python docs/making/tables.py
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,9 +68,3 @@ def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
 @pytest.mark.parametrize("path", list(commands(typer.main.get_command(app))), ids=" ".join)
 def test_help_shows_an_example(path: tuple[str, ...]) -> None:
     assert f"Example: unseen {' '.join(path)}" in " ".join(CliRunner().invoke(app, [*path, "--help"]).output.split())
-
-
-def test_the_readme_lists_every_command() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    listed = set(re.findall(r"^unseen (\w+)", text, flags=re.MULTILINE))
-    assert set(typer.main.get_command(app).commands) == listed  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-__all__ = ["answering", "errors", "refuse_unwritable", "screen"]
+__all__ = ["answering", "errors", "refuse_unwritable", "say", "screen"]
 
 _OF_A_PATH = {  # what can be wrong with a path that somebody gave
     errno.ENOENT: "there is no such file or folder",
@@ -28,6 +28,11 @@ _OF_A_PATH = {  # what can be wrong with a path that somebody gave
 
 screen = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(message: str) -> None:
+    """A line or several for a person. What came from another machine may stand in it, and must not move the cursor."""
+    screen.print("".join(c if c.isprintable() or c == "\n" else "?" for c in message), markup=False)
 
 
 @contextmanager
@@ -73,7 +78,8 @@ def _as_text(name: object) -> str:
 
 
 def _fail(message: str, code: int) -> None:
-    errors.print(f"[bold red]unseen:[/] {_escape(message)}")
+    seen = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in message)  # a message may quote what another machine sent
+    errors.print(f"[bold red]unseen:[/] {_escape(seen)}")
     raise typer.Exit(code)
 
 

@@ -259,8 +259,10 @@ def _train_between_sites(
     from unseen.cli.between import carrier_of, needs_cryptography, terms_of
 
     needs_cryptography()
+    from unseen.federation.activity import Event
     from unseen.federation.kits import read_federation
     from unseen.federation.server.proposing import begin, propose, read_study_file
+    from unseen.federation.server.standing import StudyFile
     from unseen.training import train
 
     known = read_federation(Path(about["federation"]))
@@ -273,8 +275,11 @@ def _train_between_sites(
         carrier = stack.enter_context(carrier_of(str(about.get("carrier", "flower")), known, watch.say))
         if study is None:
             study = propose(experiment, known, carrier, terms, watch.say, bool(about.get("secure_sums", False)))
-        elsewhere = begin(experiment, study, known, carrier, terms, watch.say)
-        return train(experiment, out, resume=resume, watch=watch, elsewhere=elsewhere)
+        standing = stack.enter_context(StudyFile(known.path, study, out))
+        elsewhere = begin(experiment, study, known, carrier, terms, watch.say, standing)
+        result = train(experiment, out, resume=resume, watch=watch, elsewhere=elsewhere)
+        standing(Event("ended", study=study.digest))
+    return result
 
 
 def _train(experiment: Experiment, out: Path, workers: int | None, resume: bool, looks: dict[str, bool], track: list[str]) -> Result:
