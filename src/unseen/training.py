@@ -92,7 +92,13 @@ def train(
         engine: Engine = (
             elsewhere.engine(folder.path) if elsewhere else LocalEngine(world, folder.memory, workers, through_bytes, writer=folder.writer)
         )
-        result = _rounds(world, engine, folder, known, watch)
+        engine.look = watch.within
+        try:
+            result = _rounds(world, engine, folder, known, watch)
+        except BadInput:  # found before the first round, such as weights that are not there
+            folder.writer.flush()
+            folder.abandon()
+            raise
         if elsewhere is not None:
             elsewhere.end(folder.path)
         return replace(result, about=described, timings=read_timings(folder.timings), best_state=folder.best_model())
