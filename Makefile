@@ -35,7 +35,7 @@ test: lint types docs pytest
 
 # The documents as a site, in site/. A warning is an error (`strict` in mkdocs.yml).
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # Three at a time on two cores: the tests between processes mostly wait.
 pytest: setup
