@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from unseen.cli.advise import advise
 from unseen.cli.bench import bench
 from unseen.cli.data import data_app
 from unseen.cli.evaluate import evaluate
@@ -33,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(advise)
 app.command()(run)
 app.command()(bench)
 app.command()(tune)
