@@ -12,11 +12,11 @@ from unseen.engines.checking import Checker, outline_from_plain
 from unseen.engines.cohort import SCORING_ASK, RoundCohort, scored, taking_part
 from unseen.engines.tasks import Place, answer_type, path_of
 from unseen.errors import BadInput, NoReplies, RefusedReply
-from unseen.federation.cards import Counts
 from unseen.federation.messages import Message
 from unseen.federation.server.exchange import Exchange
 from unseen.federation.server.journal import Arrived, Journal, PlaceJournal
 from unseen.federation.server.summing import Summing, file_names
+from unseen.federation.study.approvals import Approval
 from unseen.federation.study.study import Study
 from unseen.method import Refused
 from unseen.payload import Payload
@@ -44,9 +44,9 @@ class SiteMemories(Memories):
 class FederationEngine:
     """Answers a method's questions with the sites of a study."""
 
-    def __init__(self, world: World, study: Study, counts: Mapping[str, Counts], exchange: Exchange, folder: Path) -> None:
+    def __init__(self, world: World, study: Study, approvals: Mapping[str, Approval], exchange: Exchange, folder: Path) -> None:
         self.world, self.memory = world, SiteMemories()
-        self._study, self._counts, self._exchange = study, counts, exchange
+        self._study, self._approvals, self._exchange = study, approvals, exchange
         self._journal = Journal(folder / "answers")
         self._checker = Checker(world)
         self._spent: dict[str, float] = {}
@@ -74,7 +74,7 @@ class FederationEngine:
         if not journal.closed and self._study.is_summed(place.round, place.ask):
             if not shared:
                 raise BadInput(f"{path} asks each client something else, and answers to different questions are not summed")
-            summing = Summing(self._study, self._counts, self._exchange, self._checker)
+            summing = Summing(self._study, self._approvals, self._exchange, self._checker)
             up = summing.ask(
                 up_type, next(iter(downs.values())), sorted(downs), place, journal, lambda name, step: self._header(name, place, step)
             )
@@ -145,7 +145,7 @@ class FederationEngine:
         epsilon = reply.header.get("epsilon")
         try:
             staged = file_names(reply.header.get("staged"))
-            self._checker.read(up_type, reply.payload, down, sum(self._counts[client]), expected)
+            self._checker.read(up_type, reply.payload, down, sum(self._approvals[client].counts), expected)
         except RefusedReply as refusal:
             return Refused(str(refusal))
         return journal.put(client, reply.payload, staged, epsilon if isinstance(epsilon, float) and epsilon >= 0 else None)

@@ -1,4 +1,4 @@
-"""A secure sum at the server: five exchanges, of which the third brings the answers under masks."""
+"""A secure sum at the server: three or four exchanges, of which the second brings the answers under masks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any
 from unseen.engines.checking import Checker
 from unseen.engines.tasks import Place
 from unseen.errors import NoReplies, RefusedReply
-from unseen.federation.cards import Counts
-from unseen.federation.keys import read_public
 from unseen.federation.messages import Message
 from unseen.federation.server.exchange import Exchange
 from unseen.federation.server.journal import PlaceJournal
+from unseen.federation.study.approvals import Approval
 from unseen.federation.study.study import Study
-from unseen.federation.sums.context import SumContext
+from unseen.federation.study.sum_context import sum_context
 from unseen.federation.sums.encoding import decode_mean
 from unseen.federation.sums.server import DONE, ServerSum
 from unseen.files import write_atomically
@@ -26,14 +25,14 @@ from unseen.runs.memory import FILE_OF_MEMORY
 
 __all__ = ["Summing", "before_question", "file_names"]
 
-_WORDS = 3  # the step that brings answers
+_WORDS = 2  # the step that brings answers
 
 
 class Summing:
     """Asks the sites of a study for a sum, and writes down what they answered on average."""
 
-    def __init__(self, study: Study, counts: Mapping[str, Counts], exchange: Exchange, checker: Checker) -> None:
-        self._study, self._counts, self._exchange, self._checker = study, counts, exchange, checker
+    def __init__(self, study: Study, approvals: Mapping[str, Approval], exchange: Exchange, checker: Checker) -> None:
+        self._study, self._approvals, self._exchange, self._checker = study, approvals, exchange, checker
 
     def ask(
         self,
@@ -44,10 +43,8 @@ class Summing:
         journal: PlaceJournal,
         header: Callable[[str, int], dict[str, Any]],
     ) -> Payload:
-        """All five steps, or those that are left where the server was killed between two of them: the mean, which is written down too."""
-        keys = {name: read_public(self._study.participants[name].signing) for name in sites}
-        counts = {name: self._counts[name][0] for name in sites}
-        context, asked = SumContext(self._study.digest, place.round, place.ask, keys, counts), down.to_bytes()
+        """All steps, or those that are left where the server was killed between two of them: the mean, which is written down too."""
+        context, asked = sum_context(self._study, self._approvals, sites, place), down.to_bytes()
         kept, fewest = journal.unfinished_sum, self._study.minimum_clients
         words, state = kept.with_suffix(".words"), kept.read_bytes() if kept.exists() else None
         sum_so_far = words.read_bytes() if words.exists() else b""
@@ -65,7 +62,7 @@ class Summing:
                 write_atomically(kept, going.to_bytes())
         try:
             mean = decode_mean(going.result, up_type, down, context, len(going.survivors))
-            self._checker.refuse_misfit(mean, down, max(1, *counts.values()))
+            self._checker.refuse_misfit(mean, down, max(1, *context.counts.values()))
         except RefusedReply as refusal:
             raise NoReplies(f"what the sites answered on average cannot be used: {refusal}") from refusal
         journal.put_sum(mean.to_bytes(), {name: told.staged.get(name, {}) for name in going.survivors}, told.epsilon)
