@@ -43,7 +43,7 @@ def added(sites: list[str]) -> tuple[list[int], list[int]]:
 
 def kept_of(server: ServerSum) -> tuple[bytes, bytes]:
     """What a server that is restarted now finds on its disk."""
-    return server.to_bytes(), server.words_to_bytes() if server.step > 2 else b""
+    return server.to_bytes(), b"".join(server.words_in_parts()) if server.step > 2 else b""
 
 
 class SumInMemory:

@@ -92,7 +92,7 @@ class ServerSum:
         if words.form in self._sums:
             self._sums[words.form].add(words)
         else:
-            self._sums[words.form] = words.copy()
+            self._sums[words.form] = words.own()  # the answer is read nowhere else
         self._forms[site] = words.form
 
     def _take_consent(self, site: str, answer: bytes | memoryview) -> None:
@@ -195,9 +195,9 @@ class ServerSum:
         }  # fmt: skip
         return pack(kept)
 
-    def words_to_bytes(self) -> bytes:
-        """The sum so far. It changes when step 2 ends and when step 4 does, and may have gigabytes."""
-        return next(iter(self._sums.values())).to_bytes()
+    def words_in_parts(self) -> tuple[bytes | memoryview, ...]:
+        """The sum so far, in bytes. It changes when step 2 ends and when step 4 does, and may have gigabytes."""
+        return next(iter(self._sums.values())).in_parts()
 
     def _restore(self, state: bytes, words: bytes) -> None:
         kept = unpack(state, "context", "asked", "step", "missing", "keys", "boxes", "survivors", "signatures")
