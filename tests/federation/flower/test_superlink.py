@@ -183,7 +183,7 @@ def test_members_are_told_when_they_change_and_a_lost_registration_ends_the_stat
     assert [event.line for event in seen] == ["north: connected"]
     there.clear()
     keeper.look()
-    assert seen[-1].line == "north: lost: not connected any more" and len(seen) == 2
+    assert seen[-1].line == "north: not connected" and len(seen) == 2
     SiteKey.hand_out(federation.path, "west")
     whole = (federation.path / "federation.json").read_text()
     (federation.path / "federation.json").write_text(whole[:50])
