@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,report,medical,h5,flower,privacy,ray,export,docs
+EXTRAS := dev,report,pandas,medical,h5,flower,privacy,ray,slurm,export,docs
 
 .PHONY: setup demo test docs gpu-test format lint types pytest clean
 
@@ -42,7 +42,7 @@ gpu-test:
 	UNSEEN_CACHE=$${UNSEEN_CACHE:-$$(mktemp -d)} PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -W default -p no:cacheprovider tests/gpu
 
 format: setup
-	$(BIN)/python docs/making/methods_table.py
+	$(BIN)/python docs/making/tables.py
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

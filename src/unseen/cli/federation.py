@@ -35,7 +35,7 @@ federation_app.command()(status)
 def serve(
     folder: Annotated[Path, typer.Option("--dir", help="the federation's folder")],
     host: Annotated[str, typer.Option(help="address to listen on")] = "0.0.0.0",  # noqa: S104
-    port: Annotated[int | None, typer.Option(help="port to listen on; default the federation's")] = None,
+    port: Annotated[int | None, typer.Option(help="port to listen on; default the federation's", min=1, max=65535)] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="put the SuperLink's state aside first, and begin with a new one")] = False,
 ) -> None:
     """Run the server of a federation until stopped.

@@ -145,6 +145,8 @@ def _keys_beside(ledger: Path) -> tuple[Ed25519PublicKey, Ed25519PublicKey, tupl
     from unseen.federation.rotation import earlier_keys
 
     home = ledger.parent
+    if not ledger.is_file():
+        raise BadInput(f"no ledger {ledger}; give a site's folder, or its ledger.jsonl")
     if not (home / "signing.key").exists():
         raise BadInput(
             f"{home} is not a site's folder: it has no signing.key; for a copy of a ledger give the site's public key with --key"

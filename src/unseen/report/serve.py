@@ -11,8 +11,9 @@ from pathlib import Path
 
 from unseen.errors import BadInput
 from unseen.report.between import Stands
-from unseen.report.collect import BENCH_FILE, collect
+from unseen.report.collect import collect
 from unseen.report.page import render_page
+from unseen.runs.listing import BENCH_FILE
 
 __all__ = ["Watched", "page_server"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import statistics
 import unicodedata
@@ -15,7 +16,7 @@ from unseen.report.telling import best_of
 from unseen.runs.record import Record
 from unseen.runs.selection import RULES
 
-__all__ = ["Cell", "Stat", "Table", "comparison", "in_a_cell", "own_comparison", "to_csv", "to_latex", "to_markdown"]
+__all__ = ["Cell", "Stat", "Table", "comparison", "in_a_cell", "own_comparison", "to_csv", "to_html", "to_latex", "to_markdown"]
 
 AVERAGE, WORST, WORST_CLIENT = "average", "worst domain", "worst client"
 
@@ -90,6 +91,16 @@ class Table:
         where = "of each client's own model, at that client" if self.own else "on the unseen domain"
         return f"{self.metric} in percent {where}; {RULES[self.rule].heading}"
 
+    def __str__(self) -> str:
+        return to_markdown(self)
+
+    def __repr__(self) -> str:
+        return to_markdown(self)
+
+    def _repr_html_(self) -> str:
+        """As notebooks show it."""
+        return to_html(self)
+
 
 def comparison(cells: Iterable[Cell], rule: str) -> Table:
     """Group runs by method and unseen domain. Average and worst domain are taken per seed, over seeds that have every domain."""
@@ -156,15 +167,28 @@ def _text(table: Table, method: str, column: str) -> str:
     return "–" if stat is None else str(stat)
 
 
-def to_markdown(table: Table) -> str:
-    """The best in bold, where these runs can tell."""
-    lines = [f"{table.heading[0].upper()}{table.heading[1:]}", ""]
+def to_markdown(table: Table, heading: str = "") -> str:
+    """The best in bold, where these runs can tell. It has a heading of its own, unless another is given."""
+    lines = [heading or f"{table.heading[0].upper()}{table.heading[1:]}", ""]
     lines.append("| method | " + " | ".join(map(in_a_cell, table.columns)) + " |")
     lines.append("|---" * (len(table.columns) + 1) + "|")
     for method in table.rows:
         cells = [f"**{_text(table, method, c)}**" if (method, c) in table.marks else _text(table, method, c) for c in table.columns]
         lines.append(f"| {in_a_cell(method)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def to_html(table: Table) -> str:
+    """A table of its own, without a style but that of the page around it: best in bold."""
+
+    def cell(method: str, column: str) -> str:
+        text = html.escape(_text(table, method, column))
+        return f"<td>{f'<b>{text}</b>' if table.marks.get((method, column)) == 1 else text}</td>"
+
+    heads = "".join(f"<th>{html.escape(column)}</th>" for column in ("method", *table.columns))
+    rows = "".join(f"<tr><th>{html.escape(m)}</th>{''.join(cell(m, c) for c in table.columns)}</tr>" for m in table.rows)
+    caption = html.escape(f"{table.heading[0].upper()}{table.heading[1:]}")
+    return f"<table><caption>{caption}</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def in_a_cell(text: str) -> str:

@@ -14,6 +14,7 @@ import functools
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
@@ -77,8 +78,10 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise BadInput(f"{self.path} is a file; --out needs a folder")
         there = read_run(self.path) if self.path.exists() else None
+        there = None if there is not None and self._untouched else there
         if there is None:
-            others = sorted(p.name for p in self.path.iterdir() if not p.name.startswith(".")) if self.path.exists() else []
+            names = [p.name for p in self.path.iterdir()] if self.path.exists() else []
+            others = sorted(name for name in names if not name.startswith(".") and name != "run.json")
             if others:
                 raise BadInput(f"{self.path} holds other files ({', '.join(others[:3])}); choose an empty or new folder for --out")
         elif not resume:
@@ -98,9 +101,25 @@ class RunFolder:
             write_atomically(self.path / "run.json", json.dumps(run, indent=1) + "\n", self._mode)
         except Timeout as error:
             raise BadInput(f"another process is working in {self.path}; wait for it, or choose another --out") from error
-        except PermissionError as error:
+        except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
             raise BadInput(f"{self.path} cannot be written ({error.strerror}); choose another --out") from error
         return there is not None
+
+    @property
+    def _untouched(self) -> bool:
+        """Whether a run was described here and never began: nothing was trained, so that another may take its place."""
+        return {p.name for p in self.path.iterdir()} <= {"run.json", ".lock"}
+
+    def abandon(self) -> None:
+        """Leave nothing of a run that failed before it began: no checkpoint, no record."""
+        if self.checkpoint.exists() or self.previous.exists() or self.records.exists():
+            return
+        shutil.rmtree(self.memory, ignore_errors=True)
+        if self._untouched:
+            (self.path / "run.json").unlink(missing_ok=True)
+            (self.path / ".lock").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
 
     def release(self) -> None:
         try:
@@ -138,6 +157,10 @@ class RunFolder:
     def _set_aside(self) -> Path:
         names = (self.path / f"records.lost-{number}.jsonl" for number in itertools.count(1))
         return self.records.rename(next(name for name in names if not name.exists()))
+
+    def best_model(self) -> State | None:
+        """The model of the best round by source validation, where there was one."""
+        return safetensors.torch.load_file(self.best) if self.best.is_file() else None
 
     def finished(self, rounds: int) -> State | None:
         """The model of the last round, where that is recorded and its model saved: then nothing is needed of a checkpoint."""

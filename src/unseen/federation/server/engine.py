@@ -11,6 +11,7 @@ from unseen.codec import decode_file
 from unseen.engines.checking import Checker, outline_from_plain
 from unseen.engines.cohort import SCORING_ASK, RoundCohort, scored, taking_part
 from unseen.engines.tasks import Place, answer_type, path_of
+from unseen.engines.telling import Asked, Look
 from unseen.errors import BadInput, NoReplies, RefusedReply
 from unseen.federation.cards import Counts
 from unseen.federation.messages import Message
@@ -46,6 +47,7 @@ class FederationEngine:
 
     def __init__(self, world: World, study: Study, counts: Mapping[str, Counts], exchange: Exchange, folder: Path) -> None:
         self.world, self.memory = world, SiteMemories()
+        self.look: Look | None = None
         self._study, self._counts, self._exchange = study, counts, exchange
         self._journal = Journal(folder / "answers")
         self._checker = Checker(world)
@@ -105,11 +107,14 @@ class FederationEngine:
         common = next(iter(downs.values())).to_bytes() if shared and downs else b""
         questions = {name: Message(self._header(name, place), common or downs[name].to_bytes()) for name in waiting}
         refused = {}
+        asked = Asked(self.look, place, path, len(questions)) if self.look is not None else None
         for name, reply in self._exchange.ask(questions):
             outcome = self._checked(name, reply, up_type, downs[name], place, journal)
             if isinstance(outcome, Refused):
                 refused[name] = outcome.reason
             del reply  # one in memory at a time
+            if asked is not None:
+                asked.answer(name)
         journal.close(refused)
 
     def _refuse_too_few(self, path: str, place: Place, arrived: Mapping[str, Arrived | Refused], journal: PlaceJournal) -> None:

@@ -68,8 +68,10 @@ class SiteProcess:
         try:
             self.about, _ = self._process.call(asdict(self._site) | {"hellos": self._hellos}, tell=self._told)
         except ChildEnded as ended:
+            self._process.stop()
             raise BadInput(f"the site's process ended before it was ready; {self._log} says why") from ended
         if "bad_input" in self.about:
+            self._process.stop()
             raise BadInput(self.about["bad_input"])
         return self._process
 
