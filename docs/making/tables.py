@@ -67,7 +67,7 @@ class Verdict:
 def verdicts(file: Path) -> list[Verdict]:
     rows = []
     for line in _rows_of(file)[2:]:
-        claim, printed, ours, interval, by_source, pairs, verdict = (cell.strip() for cell in line.strip("|").split("|"))
+        claim, printed, ours, interval, by_source, pairs, verdict, *_ = (cell.strip() for cell in line.strip("|").split("|"))
         said, _, where = claim.rpartition(" (")
         rows.append(Verdict(said, where.removesuffix(")"), printed, ours, interval, by_source, pairs, verdict))
     return rows

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from unseen.cli.advise import advise
 from unseen.cli.bench import bench
 from unseen.cli.data import data_app
 from unseen.cli.evaluate import evaluate
@@ -39,6 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(advise)
 app.command(cls=RunCommand)(run)
 app.command()(bench)
 app.command()(runs)
