@@ -256,7 +256,7 @@ def _looking_on(stack: ExitStack, experiment: Experiment, out: Path, looks: dict
 def _train_between_sites(
     experiment: Experiment, out: Path, about: dict[str, Any], resume: bool, looks: dict[str, bool], track: list[str]
 ) -> Result:
-    from unseen.cli.between import carrier_of, needs_cryptography, terms_of
+    from unseen.cli.between import carrier_of, needs_cryptography, steps_of_sums, terms_of
 
     needs_cryptography()
     from unseen.device.heap import give_back_at_once
@@ -277,7 +277,7 @@ def _train_between_sites(
         carrier = stack.enter_context(carrier_of(str(about.get("carrier", "flower")), known, watch.say))
         if study is None:
             study = propose(experiment, known, carrier, terms, watch.say, bool(about.get("secure_sums", False)))
-        standing = stack.enter_context(StudyFile(known.path, study, out))
+        standing = stack.enter_context(StudyFile(known.path, study, out, steps_of_sums(watch.within)))
         elsewhere = begin(experiment, study, known, carrier, terms, watch.say, standing)
         result = train(experiment, out, resume=resume, watch=watch, elsewhere=elsewhere)
         standing(Event("ended", study=study.digest))
