@@ -22,7 +22,7 @@ from unseen.report.frames import rows_below, to_frame
 from unseen.report.notebook import NotebookBar, in_notebook
 from unseen.report.result import Result
 from unseen.runs.record import read_timings
-from unseen.runs.screen import Screen
+from unseen.runs.screen import Screen, is_live
 from unseen.runs.watch import Silent, Watch
 from unseen.state import state_of
 from unseen.training import train
@@ -140,7 +140,7 @@ def _onlooker(stack: ExitStack, progress: bool | None) -> Watch:
     if in_notebook():
         return NotebookBar()
     console = Console(stderr=True)
-    return stack.enter_context(Screen(console)) if progress or console.is_terminal else Silent()
+    return stack.enter_context(Screen(console)) if progress or is_live(console) else Silent()
 
 
 def load(folder: str | Path, *, trust: bool = False) -> Result | pd.DataFrame:

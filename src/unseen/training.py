@@ -81,7 +81,7 @@ def train(
         world = elsewhere.world if elsewhere else world or build_world(experiment)
         if elsewhere is None:
             _check_data(world, watch)
-        folder = RunFolder(out)
+        folder = RunFolder(out, at_once=elsewhere is not None)  # a server holds models, and waits for sites most of its time
         stack.callback(folder.release)
         if elsewhere is None:
             world = replace(world, compiled=_compiles(world, folder, watch, alone))
@@ -167,8 +167,9 @@ def _rounds(world: World, engine: Engine, folder: RunFolder, known: bool, watch:
         watch.begin(world, at.round)
     warned = ""
     while at.round < experiment.rounds:
-        number, began = at.round + 1, time.perf_counter()
-        at, record, timing = _one_round(world, engine, folder, at, number)
+        number, began, before = at.round + 1, time.perf_counter(), [at]
+        del at
+        at, record, timing = _one_round(world, engine, folder, before, number)
         folder.save_round(record, timing)
         folder.save_checkpoint(at, method.server_state)
         _sweep(engine.memory, folder)
@@ -188,8 +189,9 @@ def _start(world: World, engine: Engine) -> Checkpoint:
     return Checkpoint(0, state, engine.memory.versions, None, cohort.traffic.rows())
 
 
-def _one_round(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, number: int) -> tuple[Checkpoint, Record, Timing]:
-    method, cohort = world.experiment.method, engine.cohort(number)
+def _one_round(world: World, engine: Engine, folder: RunFolder, before: list[Checkpoint], number: int) -> tuple[Checkpoint, Record, Timing]:
+    """The last checkpoint is taken out of `before`: its model goes as soon as there is a new one, not at the end of the round."""
+    method, cohort, at = world.experiment.method, engine.cohort(number), before.pop()
     began = time.perf_counter()
     try:
         state = method.round(at.state, cohort)
@@ -199,11 +201,11 @@ def _one_round(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, 
         raise NoReplies(f"round {number}: {error} ({reasons}). The state of round {at.round} is kept in {folder.path}") from error
     trained = time.perf_counter()
     averaged = method.average.keep(at.averaged, method.model(state)) if method.average else []
+    best, travelled, missing = at.best, [*at.before, *cohort.traffic.rows()], cohort.missing
+    del at, cohort
     model = _deployed(method, state, averaged)
     scores, scoring = engine.score(number, Model(model=model))
-    travelled = [*at.before, *cohort.traffic.rows()]
-    record = make_record(world, number, scores, travelled, scoring, cohort.missing, {**method.notes(state), **engine.notes()})
-    best = at.best
+    record = make_record(world, number, scores, travelled, scoring, missing, {**method.notes(state), **engine.notes()})
     if better(source_score(record), best):
         best = source_score(record)
         folder.save_model(folder.best, model, about_model(world, number))

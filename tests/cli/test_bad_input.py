@@ -282,7 +282,7 @@ CASES = {
 
 def lying_on(desk: Path) -> dict[str, bytes]:
     """Every file, but for a site's log and lock: they bar nothing."""
-    return {name: content for name, content in everything(desk).items() if not name.endswith((".site.lock", "site.log"))}
+    return {name: content for name, content in everything(desk).items() if not name.endswith((".lock", "site.log"))}
 
 
 @pytest.mark.parametrize("line", CASES)

@@ -23,6 +23,7 @@ from unseen.cli.progress import looking_on_at_many
 
 if TYPE_CHECKING:
     from unseen.bench.plan import BenchmarkCell
+    from unseen.bench.slurm import SlurmJobs
 
 __all__ = ["bench", "jobs_of", "refuse_mixture", "seeds_of"]
 
@@ -71,8 +72,20 @@ def bench(
     ] = "auto",
     engine: Annotated[
         str,
-        typer.Option(help="local, or ray: runs spread over a Ray cluster", autocompletion=among("local", "ray"), rich_help_panel=MACHINE),
+        typer.Option(
+            help="local, ray: runs spread over a Ray cluster, or slurm: each run a job of a Slurm cluster",
+            autocompletion=among("local", "ray", "slurm"),
+            rich_help_panel=MACHINE,
+        ),
     ] = "local",
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="KEY=VALUE of each Slurm job, repeatable: time (needed), partition, gpus, cpus, memory, account, qos, constraint",
+            show_default=False,
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option(help="the Ray cluster, such as 10.0.0.1:6379; none: one on this machine", show_default=False, rich_help_panel=MACHINE),
@@ -107,15 +120,17 @@ def bench(
         from unseen.bench.plan import read_benchmark, refuse_early, write_plan
         from unseen.bench.sequential import run_benchmark
         from unseen.bench.sharing import best_jobs
+        from unseen.bench.slurm import on_slurm
 
         values, notes = overridden(read_toml(file), given, _several(targets), settings_from(set_ or []))
         cells = read_benchmark(values, seeds_of(seeds), row)
         number = workers or default_workers(cells[0].experiment)
         wanted = jobs_of(jobs)
-        refuse_mixture(engine, wanted or 1, workers, address)
+        refuse_mixture(engine, wanted or 1, workers, address, ("local", "ray", "slurm"))
+        asked = _slurm(engine, slurm)
         _refuse_unknown_trackers(track or [])
         refuse_early(cells, out)
-        alone = engine == "ray" or workers is not None
+        alone = engine != "local" or workers is not None
         at_once = wanted or (1 if alone else best_jobs(cells))
         write_plan(values, cells, out)
         with looking_on_at_many(quiet, verbose, show_target) as watch:
@@ -123,6 +138,8 @@ def bench(
                 watch.say(note)
             if engine == "ray":
                 failed = on_ray(cells, out, address, watch, track or [])
+            elif asked is not None:
+                failed = on_slurm(cells, out, asked, wanted, watch, track or [])
             elif at_once > 1:
                 failed = in_processes(cells, out, at_once, watch, track or [])
             else:
@@ -211,15 +228,29 @@ def jobs_of(text: str) -> int | None:
     return int(text)
 
 
-def refuse_mixture(engine: str, jobs: int, workers: int | None, address: str | None) -> None:
+def _slurm(engine: str, words: list[str] | None) -> SlurmJobs | None:
+    """What each job asks for, where runs are jobs."""
+    from unseen.bench.slurm import slurm_jobs
+    from unseen.errors import BadInput
+
+    if engine == "slurm":
+        return slurm_jobs(words or [])
+    if words:
+        raise BadInput("--slurm is for --engine slurm; add it, or leave --slurm out")
+    return None
+
+
+def refuse_mixture(engine: str, jobs: int, workers: int | None, address: str | None, engines: tuple[str, ...] = ("local", "ray")) -> None:
     """Options that contradict each other."""
     from unseen.errors import BadInput, choose
 
-    choose("engine", engine, ("local", "ray"))
-    if engine == "local" and address is not None:
+    choose("engine", engine, engines)
+    if engine != "ray" and address is not None:
         raise BadInput("--address is for --engine ray; add it, or leave --address out")
     if engine == "ray" and (jobs > 1 or workers):
         raise BadInput("--engine ray decides itself how many runs go at once; leave --jobs and --workers out")
+    if engine == "slurm" and workers:
+        raise BadInput("--engine slurm runs each run in one process of its job; leave --workers out")
     if jobs > 1 and workers:
         raise BadInput("--jobs runs whole runs at once, --workers the clients of one; choose one of them")
 

@@ -259,6 +259,7 @@ def _train_between_sites(
     from unseen.cli.between import carrier_of, needs_cryptography, terms_of
 
     needs_cryptography()
+    from unseen.device.heap import give_back_at_once
     from unseen.federation.activity import Event
     from unseen.federation.kits import read_federation
     from unseen.federation.server.proposing import begin, propose, read_study_file
@@ -270,6 +271,7 @@ def _train_between_sites(
     begun = out / "study.json"
     file = Path(about["study"]) if "study" in about else begun if resume and begun.exists() else None
     study = read_study_file(file, known) if file else None
+    give_back_at_once()
     with ExitStack() as stack:
         watch = _looking_on(stack, experiment, out, looks, track)
         carrier = stack.enter_context(carrier_of(str(about.get("carrier", "flower")), known, watch.say))

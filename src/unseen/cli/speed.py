@@ -53,6 +53,10 @@ def speed(
         str, typer.Option(help="compiled passes on a GPU; auto: where faster", autocompletion=among("auto", "on", "off"))
     ] = "auto",
     repeats: Annotated[int, typer.Option(help="how often each side is timed; the fastest counts")] = 2,
+    federation: Annotated[
+        bool, typer.Option("--federation", help="the exchange between sites instead: real processes on this machine")
+    ] = False,
+    megabytes: Annotated[float, typer.Option(help="of the model that is exchanged, with --federation")] = 100.0,
     to_json: Annotated[Path | None, typer.Option("--json", help="file to write the numbers to, for programs")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress")] = False,
 ) -> None:
@@ -62,12 +66,21 @@ def speed(
 
     Example: unseen speed --methods fedavg,fedsb --networks resnet18,mobilenet_v2 --batch 16 --size 64 --json speed.json
     """
-    given = {key: value for key, value in locals().items() if key not in ("to_json", "quiet") and value is not None}
+    not_of_the_plan = ("to_json", "quiet", "federation", "megabytes")
+    given = {key: value for key, value in locals().items() if key not in not_of_the_plan and value is not None}
     with answering():
         from unseen.files import write_atomically
         from unseen.speed.measuring import machine, measure
 
         refuse_unwritable(to_json)
+        if federation:
+            from unseen.cli.speed_federation import show_exchange
+
+            exchanged = show_exchange(megabytes, repeats, quiet)
+            if to_json is not None:
+                to_json.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(to_json, json.dumps({"machine": machine(), "exchange": exchanged}, indent=1) + "\n")
+            return
         plan = _plan(given)
         rows: list[SpeedMeasured] = []
         with _progress(quiet) as tell:

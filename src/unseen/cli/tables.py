@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["in_shell", "next_steps", "plain_table", "say_below", "say_where_others_are", "show_comparison", "show_list", "show_table"]
 
-_GAP = 2  # columns of air between two of the table
+_GAP = 3  # columns of air between two of the table
 
 
 def plain_table(*headings: str) -> Drawn:

@@ -17,7 +17,7 @@ from unseen.report.collect import Run
 from unseen.report.frames import rows_of, to_frame
 from unseen.report.tables import Cell, Table, comparison, own_comparison
 from unseen.runs.record import Record, Timing
-from unseen.runs.selection import RULES, source_score
+from unseen.runs.selection import DEFAULT_RULE, RULES, source_score
 from unseen.state import State
 from unseen.world import World
 
@@ -126,7 +126,7 @@ class Result:
             raise BadInput("no client has validation samples, so no round is the best by them; use result.model, of the last round")
         return self._model(self._network(self.best_state), self.records[index]["round"])
 
-    def table(self, rule: str = "source") -> Table:
+    def table(self, rule: str = DEFAULT_RULE) -> Table:
         """The scores on the unseen domain, at the round that this rule picks (last, source, held-out or oracle). It prints as Markdown."""
         return comparison([self._cell], rule)
 
@@ -149,8 +149,13 @@ class Result:
         return model.eval()
 
     def __repr__(self) -> str:
-        lines = [self._title, *self._scores]
-        return "\n  ".join([*lines, f"model: {self.model!r}", ".table()  .frame()  .records  .model  .best"])
+        return "\n  ".join([self._title, *self._scores, self._takes, ".best  .table()  .frame()  .records  .network"])
+
+    @property
+    def _takes(self) -> str:
+        data = self.world.dataset
+        shape = ", ".join(map(str, ("n", data.channels, *data.size)))
+        return f".model takes images [{shape}] of numbers from 0 to 1, and gives {data.task.outputs} logits"
 
     @property
     def _title(self) -> str:
@@ -168,16 +173,17 @@ class Result:
                 continue
             record = self.records[index]
             unseen = ", ".join(f"{name} {score:.1f} %" for name, score in self._cell.scores(rule).items())
-            source = f", source validation {_percent(source_score(record))}" if source_score(record) is not None else ""
-            lines.append(f"{RULES[rule].heading} ({record['round']}): {record['metric']} {unseen}{source}")
+            source = f", sources {_percent(source_score(record))}" if source_score(record) is not None else ""
+            heading = {"last": "last round", "source": "best by source validation"}[rule]
+            lines.append(f"{heading} ({record['round']}): {record['metric']} {unseen}{source}")
         return lines
 
     def _repr_html_(self) -> str:
         from html import escape
 
-        tables = [self.table(), own_comparison([self._cell], "source")]
+        tables = [self.table(), own_comparison([self._cell], DEFAULT_RULE)]
         shown = "".join(table._repr_html_() for table in tables if table.columns)
-        lines = "".join(f"<div>{escape(line)}</div>" for line in (*self._scores, f"model: {self.model!r}"))
+        lines = "".join(f"<div>{escape(line)}</div>" for line in (*self._scores, self._takes))
         return f"<div><b>{escape(self._title)}</b></div>{shown}{lines}"
 
 

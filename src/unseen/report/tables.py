@@ -30,6 +30,9 @@ class Cell:
     seed: int
     records: Sequence[Record]
 
+    def __repr__(self) -> str:
+        return f"Cell({self.method!r}, fold {self.fold}, seed {self.seed}, {len(self.records)} rounds)"
+
     @classmethod
     def of(cls, method: str, records: Sequence[Record]) -> Cell:
         return cls(method, records[0]["fold"], records[0]["seed"], records)

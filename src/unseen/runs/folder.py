@@ -24,7 +24,7 @@ import safetensors.torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from unseen.codec import CodecError, decode, encode, notes_in
+from unseen.codec import CodecError, decode, encode_parts, notes_in, state_parts
 from unseen.errors import BadInput
 from unseen.files import OWNER_ALONE, write_atomically
 from unseen.runs.memory import Versions
@@ -36,6 +36,7 @@ from unseen.state import State
 __all__ = ["Checkpoint", "RunFolder", "read_checkpoint", "read_run"]
 
 _MAY_CHANGE = ("rounds",)
+_Parts = tuple[bytes | memoryview, ...]
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,10 @@ def _saved(state_type: type) -> type:
 
 
 class RunFolder:
-    """The files of one run."""
+    """The files of one run. They are written while the run goes on, or at once: then nothing is copied to be written."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, at_once: bool = False) -> None:
+        self.path, self._at_once = path, at_once
         self.records, self.timings = path / "records.jsonl", path / "timings.jsonl"
         self.checkpoint, self.previous = path / "checkpoint.safetensors", path / "checkpoint.previous.safetensors"
         self.model, self.best = path / "model.safetensors", path / "best.safetensors"
@@ -193,18 +194,23 @@ class RunFolder:
             "best": json.dumps(checkpoint.best),
             "before": json.dumps(checkpoint.before),
         }
-        self.writer.later(self._write_checkpoint, encode(_saved(state_type)(checkpoint.state, checkpoint.averaged), notes=notes))
+        self._write(self._write_checkpoint, encode_parts(_saved(state_type)(checkpoint.state, checkpoint.averaged), notes=notes))
 
-    def _write_checkpoint(self, data: bytes) -> None:
+    def _write(self, write: Callable[[_Parts], None], parts: _Parts) -> None:
+        """Have tensors written: as they are, or a copy of them, since they may change before their turn comes."""
+        self.writer.later(write, parts if self._at_once else (b"".join(parts),))
+        if self._at_once:
+            self.writer.flush()
+
+    def _write_checkpoint(self, data: _Parts) -> None:
         if self.checkpoint.exists():
             os.replace(self.checkpoint, self.previous)
         write_atomically(self.checkpoint, data, self._mode)
 
     def save_model(self, file: Path, model: State, about: Mapping[str, str]) -> None:
         """Weights under their own names. One metadata entry, because safetensors does not keep the order of several."""
-        plain = {name: value.detach().cpu().contiguous().clone() for name, value in model.items()}
         notes = {"about": json.dumps(about)}
-        self.writer.later(lambda: write_atomically(file, safetensors.torch.save(plain, notes), self._mode))
+        self._write(lambda data: write_atomically(file, data, self._mode), state_parts(model, notes))
 
     def previous_versions(self) -> Versions:
         """The memories that the checkpoint before this one still needs."""

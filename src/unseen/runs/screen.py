@@ -70,9 +70,7 @@ class _View:
     """A part of the screen that is drawn anew a few times a second, and gone at the end."""
 
     def __init__(self, console: Console, draw: Callable[[], RenderableType]) -> None:
-        self._live = Live(
-            console=console, get_renderable=draw, refresh_per_second=_A_SECOND, transient=True, vertical_overflow="crop"
-        )
+        self._live = Live(console=console, get_renderable=draw, refresh_per_second=_A_SECOND, transient=True, vertical_overflow="crop")
         self._live.start()
 
     def stop(self) -> None:
@@ -132,9 +130,7 @@ class _Pace:
 class Screen:
     """Shows one run on a console as it goes: a `Watch`."""
 
-    def __init__(
-        self, console: Console, quiet: bool = False, verbose: bool = False, title: str = "", show_target: bool = False
-    ) -> None:
+    def __init__(self, console: Console, quiet: bool = False, verbose: bool = False, title: str = "", show_target: bool = False) -> None:
         self._console, self._quiet, self._verbose, self._title, self._show_target = console, quiet, verbose, title, show_target
         self._view: _View | None = None
         self._run: _OneRun | None = None

@@ -53,7 +53,7 @@ class Exchange:
                 continue
             receipt = self._receipts.last(client)
             header = {**question.header, "federation": self._federation.id, "to": client, **({"receipt": receipt} if receipt else {})}
-            message = Message(header, question.payload, question.prefix)
+            message = Message(header, question.payload, question.prefix, question.rest)
             asked[client] = question_id(message)
             signed[client] = sign(message, self._key, "question")
         for client in signed:

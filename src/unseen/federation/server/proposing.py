@@ -14,7 +14,7 @@ from unseen.engines.cohort import number_drawn
 from unseen.errors import BadInput
 from unseen.experiment import Experiment
 from unseen.federation.activity import Observer, nobody
-from unseen.federation.cards import Counts, SiteCard, agree, refuse_bad_card, server_world
+from unseen.federation.cards import SiteCard, agree, refuse_bad_card, server_world
 from unseen.federation.kits import Federation
 from unseen.federation.messages import Message
 from unseen.federation.server.engine import FederationEngine
@@ -31,7 +31,6 @@ from unseen.world import World
 
 __all__ = ["FederatedRun", "begin", "federate", "propose", "read_study_file"]
 
-_UNTOLD: Counts = (10**6, 10**6)  # of a site that keeps its counts to itself
 _OWN_AFFAIR = ("data", "label", "device", "threads", "preset")  # what each machine decides for itself
 
 Say = Callable[[str], None]
@@ -44,7 +43,7 @@ class FederatedRun:
     world: World
     study: Study
     _signed: bytes
-    _counts: Mapping[str, Counts]
+    _approvals: Mapping[str, Approval]
     _exchange: Exchange
 
     @property
@@ -53,7 +52,7 @@ class FederatedRun:
 
     def engine(self, run: Path) -> FederationEngine:
         write_atomically(run / "study.json", self._signed, OWNER_ALONE)
-        return FederationEngine(self.world, self.study, self._counts, self._exchange, run)
+        return FederationEngine(self.world, self.study, self._approvals, self._exchange, run)
 
     def end(self, run: Path) -> None:
         """The run has its last round: the sites' single answers are not kept."""
@@ -145,6 +144,8 @@ def begin(
             approval.refuse_forged(study)
             if approval.site != client:
                 raise BadInput("its approval is another site's")
+            if study.sums and approval.box is None:
+                raise BadInput("it gave no key for the sums of this study; server and sites need the same version of unseen")
             approvals[client] = approval
         except BadInput as bad:
             say(f"{client} does not take part: {bad}")
@@ -155,15 +156,9 @@ def begin(
     for client, reply in exchange.ask({name: Message(agreed, text) for name in approvals}):
         if isinstance(reply, Refused):
             say(f"{client} approved the study, but does not take part with these sites: {reply.reason}")
-    counts = {name: _counts(approval) for name, approval in approvals.items()}
+    counts = {name: approval.counts for name, approval in approvals.items()}
     world = server_world(experiment, study.schema, counts, {name: study.participants[name].evaluates for name in counts})
-    return FederatedRun(world, study, signed, counts, exchange)
-
-
-def _counts(approval: Approval) -> Counts:
-    if approval.train is None or approval.validation is None:
-        return _UNTOLD
-    return approval.train, approval.validation
+    return FederatedRun(world, study, signed, approvals, exchange)
 
 
 def _plain(experiment: Experiment) -> dict[str, Any]:

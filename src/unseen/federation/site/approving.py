@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from unseen.data.domain import DomainDataset
 from unseen.data.partition.partitions import per_domain
@@ -17,7 +18,7 @@ from unseen.engines.tasks import find_task
 from unseen.errors import BadInput
 from unseen.experiment import Experiment, read_experiment
 from unseen.federation.cards import as_agreed, card_of, refuse_bad_card
-from unseen.federation.keys import write_secret
+from unseen.federation.keys import public_hex, write_secret
 from unseen.federation.kits import Kit
 from unseen.federation.site.ledger import Ledger
 from unseen.federation.site.policy import Policy, Rejected, StudyFacts
@@ -103,10 +104,11 @@ class Approver:
             self._refuse_beyond_rules(study)
             self._check(study, known=self._studies.known_keys)
         train, validation = self._announced(study)
-        approval = approve(study, self._kit.client, train, validation, self._kit.signing)
+        box = X25519PrivateKey.generate() if study.sums else None
+        approval = approve(study, self._kit.client, train, validation, self._kit.signing, public_hex(box) if box else None)
         self._ledger.append([{"kind": "approval", "study": study.digest, "by": "hand" if by_hand else "rule", "data": self._data,
                               "split": _split(study), "train": train, "validation": validation}])  # fmt: skip
-        return self._studies.put(study, approval)
+        return self._studies.put(study, approval, box)
 
     def check(self, held: HeldStudy) -> None:
         """A study that was approved under earlier rules must keep those of today."""

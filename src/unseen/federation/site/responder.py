@@ -41,7 +41,7 @@ from unseen.federation.site.telling import Telling
 from unseen.federation.study.approvals import read_approvals
 from unseen.federation.study.rehearsal import hash_of_state
 from unseen.federation.study.study import phase_of
-from unseen.federation.sums.site import STEPS
+from unseen.federation.sums.context import STEPS
 from unseen.method import task_types
 from unseen.payload import OF_A_NETWORK, Payload, carried, declarations, refuse_unusable
 from unseen.runs.memory import FILE_OF_MEMORY, MemoryStore

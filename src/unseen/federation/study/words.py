@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unseen.federation.activity import amount
 from unseen.federation.study.study import Leaving, Study, phase_of
-from unseen.federation.sums.site import STEPS
+from unseen.federation.sums.context import STEPS
 
 __all__ = ["StudyInWords", "in_words", "task_in_words"]
 
