@@ -301,7 +301,7 @@ def _show(result: Result, out: Path) -> None:
     """The table, what it says, and what one would do next."""
     from importlib.util import find_spec
 
-    from unseen.cli.tables import in_shell, next_steps, say_below, show_comparison
+    from unseen.cli.tables import in_shell, next_steps, say_below, say_where_others_are, show_comparison
     from unseen.report.saying import what_was_found
     from unseen.report.tables import Cell
     from unseen.runs.selection import DEFAULT_RULE, RULES
@@ -311,6 +311,7 @@ def _show(result: Result, out: Path) -> None:
     chosen = f"That was round {result.records[index]['round']} of {len(result.records)}. " if index is not None else ""
     show_comparison([cell], DEFAULT_RULE)
     say_below(chosen + what_was_found([cell], DEFAULT_RULE))
+    say_where_others_are([cell], out)
     screen.print(f"Records, model and checkpoint are in {out}", markup=False)
     looks = ("unseen", "figure", "confusion", out, "--out", "confusion.png"), "which classes are taken for which"
     page = (
