@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unseen.data.augment import RECIPES, Augment, Augmentation
-from unseen.data.domain import Holding, Pixels, Samples, normalise
+from unseen.data.domain import Holding, Pixels, Samples, batches_of, normalise
 from unseen.data.public import open_public
 from unseen.device.compiling import Compiled, logits_of
 from unseen.device.formats import fast_precision, memory_format
-from unseen.device.graphs import RECORDABLE, StepGraphs
+from unseen.device.graphs import RECORDABLE, StepGraphs, recordable, renew
 from unseen.device.resident import SampleReader
 from unseen.device.streams import Ahead
 from unseen.networks.base import network_entries
@@ -25,7 +25,7 @@ from unseen.networks.headed import stage_channels
 from unseen.ops.kernels import has_kernels
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
-from unseen.state import Entries, Part, State, copy_all
+from unseen.state import Entries, Part, State, load_into
 from unseen.task import Task
 
 __all__ = ["Batch", "Client", "Pool", "Precision", "Recall"]
@@ -36,10 +36,6 @@ M = TypeVar("M", bound=Memory)
 Step = TypeVar("Step", bound=Callable[..., Any])
 Recall = Callable[[type[Any]], Any]
 _PRETRAINED = -1  # in the place of a number: networks that are lent to be written to begin at 0
-_FAST: dict[Callable[..., Optimizer], dict[str, Any]] = {
-    torch.optim.Adam: {"fused": True, "capturable": True},
-    torch.optim.SGD: {"fused": True},
-}
 
 
 class Pool:
@@ -107,22 +103,25 @@ class Pool:
         tensors = (t for net in self._networks.values() for t in (*net.parameters(), *net.buffers()))
         return {t.untyped_storage().data_ptr() for t in tensors}
 
-    def optimizer(self, kind: Callable[..., Optimizer], nets: Sequence[nn.Module], settings: dict[str, Any]) -> Optimizer:
+    def optimizer(
+        self, kind: Callable[..., Optimizer], nets: Sequence[nn.Module], settings: dict[str, Any], share: float | None = None
+    ) -> Optimizer:
         parameters = [p for net in nets for p in net.parameters()]
+        now = settings if share is None else {**settings, "lr": settings["lr"] * share}
         if kind not in RECORDABLE:  # how its state begins, and whether all of it lies in `state`, is known to nobody here
-            return kind(parameters, **settings)
-        key = (kind, *(id(net) for net in nets), *sorted(settings.items()))
+            return kind(parameters, **now)
+        key = (kind, share is None, *(id(net) for net in nets), *sorted(settings.items()))  # the same in every round of a schedule
         if key not in self._optimizers:
-            fast = _FAST.get(kind, {}) if self.graphs is not None else {}
-            self._optimizers[key] = kind(parameters, **{**fast, **settings})
+            self._optimizers[key] = kind(
+                parameters, **(now if self.graphs is None else recordable(kind, now, self.device, share is not None))
+            )
         optimizer = self._optimizers[key]
         if self.graphs is None:
             optimizer.state.clear()
         kept = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
         if kept:
             torch._foreach_zero_(kept)  # in place: a recorded step knows the addresses; zeros are how these optimisers begin
-        for group in optimizer.param_groups:
-            group.update(settings)  # a schedule may have moved the learning rate
+        renew(optimizer, now)
         return optimizer
 
 
@@ -141,8 +140,13 @@ class Client:
         precision: Precision = "fp32",
         recall: Recall = lambda kind: None,
         domains: Sequence[str] = (),
+        round: int = 1,
+        rounds: int = 1,
     ) -> None:
         self.id, self.task, self.device, self.rng = holding.client, task, pool.device, rng
+        self.tell: Callable[[int, int], object] = lambda made, planned: None  # of training batches; replaced by whoever looks on
+        self._made_batches = self._planned_batches = 0
+        self.round, self.rounds = round, rounds  # 0 is what comes before round 1
         self.remembered: dict[str, Memory] = {}
         self._holding, self._pool, self._reader, self._recall = holding, pool, reader, recall
         self._precision, self._augment = pool.fast_precision if precision == "auto" else precision, augment
@@ -162,7 +166,7 @@ class Client:
         number = self._built.get(role, 0)
         self._built[role] = number + 1
         net = self._pool.network(role, number)
-        _load(net, state)
+        load_into(net, state)
         net.zero_grad(set_to_none=True)
         return self._pool.trainable(net).train()
 
@@ -175,9 +179,14 @@ class Client:
         """The names of a part of a network's state: its parameters, its buffers, its head, its normalisation."""
         return self._pool.entries(role).names(part)
 
-    def optimizer(self, kind: Callable[..., Optimizer], net: nn.Module | Sequence[nn.Module], **settings: Any) -> Any:
-        """A fresh optimiser of that kind over the parameters of one network or several."""
-        return self._pool.optimizer(kind, [net] if isinstance(net, nn.Module) else list(net), settings)
+    def optimizer(
+        self, kind: Callable[..., Optimizer], net: nn.Module | Sequence[nn.Module], *, share: float | None = None, **settings: Any
+    ) -> Any:
+        """A fresh optimiser of that kind over the parameters of one network or several.
+
+        `share` is the part of `lr` that a schedule gives this round. On a GPU such a rate is a tensor, which recorded steps read.
+        """
+        return self._pool.optimizer(kind, [net] if isinstance(net, nn.Module) else list(net), settings, share)
 
     def stage_channels(self, x: Tensor) -> list[int]:
         """How many channels the task network's maps have after each of its stages: what must be drawn for them, outside a step."""
@@ -221,6 +230,7 @@ class Client:
         train = self._holding.train
         if not len(train):
             return
+        self._planned_batches += steps if steps is not None else batches_of(len(train), size, epochs or 0, drop_last)
         if epochs is not None:
             passes, share = divmod(epochs, 1)
             for _ in range(int(passes)):
@@ -261,7 +271,9 @@ class Client:
         held = [torch.from_numpy(np.flatnonzero(numbers == number)) for number in np.unique(numbers)]
         each = max(1, size // len(held))
         left = [torch.empty(0, dtype=torch.long) for _ in held]
-        for _ in range(steps if steps is not None else max(1, round(epochs * len(train) / (each * len(held))))):  # type: ignore[operator]
+        number_of_batches = steps if steps is not None else max(1, round((epochs or 0) * len(train) / (each * len(held))))
+        self._planned_batches += number_of_batches
+        for _ in range(number_of_batches):
             for number, own in enumerate(held):
                 while len(left[number]) < each:
                     left[number] = torch.cat([left[number], own[torch.randperm(len(own), generator=self.rng)]])
@@ -357,6 +369,8 @@ class Client:
     def _training_batch(self, positions: Tensor, size: int) -> Batch:
         batch = self._batch(self._holding.train, positions, augment=True)
         self._pool.whole = len(positions) == size
+        self._made_batches += 1
+        self.tell(self._made_batches, self._planned_batches)
         return batch
 
     def _batch(self, samples: Samples, positions: Tensor, augment: bool = False) -> Batch:
@@ -376,15 +390,6 @@ class Client:
         if augment:
             x, y = self._augment(x, y, self.rng)
         return normalise(x, self._mean, self._std).contiguous(memory_format=self._format), y
-
-
-def _load(net: nn.Module, state: State) -> None:
-    """`load_state_dict` in a few launches on a GPU; where something does not fit, that one says what."""
-    own = net.state_dict()
-    if own.keys() == state.keys() and all(value.shape == state[name].shape for name, value in own.items()):
-        copy_all(list(own.values()), [state[name] for name in own])
-    else:
-        net.load_state_dict(state)
 
 
 def _chunks(order: Tensor, size: int) -> Iterator[Tensor]:

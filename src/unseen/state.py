@@ -12,7 +12,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Entries", "Part", "State", "StoredState", "copied", "copy_all", "entries_of", "only", "same_bits", "state_of"]
+__all__ = [
+    "Entries", "Part", "State", "StoredState", "copied", "copy_all", "entries_of", "load_into", "only", "same_bits", "state_of",
+]  # fmt: skip
 
 State = dict[str, Tensor]
 Part = Literal["whole", "parameters", "buffers", "head", "backbone", "norms", "without-norms"]
@@ -152,3 +154,12 @@ def same_bits(a: State, b: State) -> bool:
 
 def _bits(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def load_into(net: nn.Module, state: State) -> None:
+    """`load_state_dict` in a few launches on a GPU; where something does not fit, that one says what."""
+    own = net.state_dict()
+    if own.keys() == state.keys() and all(value.shape == state[name].shape for name, value in own.items()):
+        copy_all(list(own.values()), [state[name] for name in own])
+    else:
+        net.load_state_dict(state)

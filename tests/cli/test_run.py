@@ -30,7 +30,12 @@ def unseen(*arguments: object, expect: int = 0) -> str:
 
 def test_a_run_from_options(tmp_path: Path) -> None:
     text = unseen(*FEDSB, "--rounds", 2, "--seed", 3, "--out", tmp_path / "run")
-    assert "round 2/2" in text and "outline 0." in text and "| FedSB |" in text
+    assert "round 2/2" in text and "source 0." in text and "| FedSB |" in text
+    assert "outline 0." not in text, "the unseen score is not shown while training"
+    assert "in the best round by source validation; seed 3." in text and "one seed cannot tell" in text
+    assert text.count("\n  unseen ") == 3, "three commands one would want next"
+    shown = unseen(*FEDSB, "--rounds", 1, "--out", tmp_path / "shown", "--show-target")
+    assert "outline 0." in shown
     assert {p.name for p in (tmp_path / "run").iterdir()} >= {
         "run.json",
         "records.jsonl",
@@ -156,9 +161,15 @@ def test_bench_report_and_a_cell_that_fails(tmp_path: Path) -> None:
     assert text.count("by reference to a network") >= 2
     again = unseen("bench", file, "--out", tmp_path / "b", "--workers", 1, expect=1)
     assert again.count("finished already") == 4 and "±" in again
-    for form, mark in (("md", "best round by source"), ("tex", r"\toprule"), ("html", "<table>"), ("csv", "method,target,rule")):
+    for form, mark in (
+        ("md", "best round by source"),
+        ("tex", r"\toprule"),
+        ("html", "<table>"),
+        ("csv-table", "method,target,rule"),
+        ("csv", "run,name,method,data"),
+    ):
         assert mark in unseen("report", tmp_path / "b", "--format", form)
-    unseen("report", tmp_path / "b", "--format", "csv", "--out", tmp_path / "t.csv")
+    unseen("report", tmp_path / "b", "--format", "csv-table", "--out", tmp_path / "t.csv")
     assert "oracle" in (tmp_path / "t.csv").read_text()
 
 

@@ -11,6 +11,7 @@ from unseen.codec import CodecError
 from unseen.engines.checking import Checker
 from unseen.engines.cohort import RoundCohort, scored
 from unseen.engines.tasks import Place, TaskRunner, answer_type, path_of
+from unseen.engines.telling import Asked, Look
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, ClientFailed, OutOfRange, RefusedReply
 from unseen.method import Refused
@@ -41,6 +42,7 @@ class LocalEngine:
     ) -> None:
         self.world = world
         self.memory = MemoryStore(memory_folder, writer if workers is None else None)
+        self.look: Look | None = None
         self._checker = Checker(world)
         self._workers = workers
         self._through_bytes = through_bytes
@@ -88,10 +90,12 @@ class LocalEngine:
     def _run(
         self, task: Callable[[D, Client], U], path: str, downs: Mapping[str, D], place: Place, shared: bool
     ) -> Iterator[tuple[str, Payload | bytes | memoryview, dict[str, str]]]:
+        asked = Asked(self.look, place, path, len(downs)) if self.look is not None else None
         if self._workers is not None:
-            yield from self._workers.run(self.world.as_built, path, downs, place, self.memory, shared)
+            yield from self._workers.run(self.world.as_built, path, downs, place, self.memory, shared, asked)
             return
         assert self._runner is not None
+        self._runner.tell = asked.batch if asked is not None else None
         for name in sorted(downs):
             down: Payload = downs[name]
             if self._through_bytes:
@@ -102,4 +106,6 @@ class LocalEngine:
                 raise
             except Exception as error:
                 raise ClientFailed(f"client {name!r} failed in {path}: {type(error).__name__}: {error}") from error
+            if asked is not None:
+                asked.answer(name)
             yield name, up.to_bytes() if self._through_bytes else up, staged

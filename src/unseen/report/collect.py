@@ -11,11 +11,11 @@ from typing import Any
 from unseen.errors import BadInput
 from unseen.report.tables import Cell
 from unseen.runs.folder import read_run
+from unseen.runs.listing import BENCH_FILE
 from unseen.runs.record import Record, Timing, read_records, read_timings
 
-__all__ = ["BENCH_FILE", "Collected", "Run", "collect", "differences"]
+__all__ = ["Collected", "Run", "collect", "differences"]
 
-BENCH_FILE = "bench.json"
 _NEEDED = ("name", "fold", "targets", "task", "metric", "experiment")
 _ALIKE = ("data", "size", "protocol")  # of an experiment; runs that differ here answer different questions
 
@@ -28,6 +28,9 @@ class Run:
     about: dict[str, Any]  # run.json
     records: Sequence[Record]
     timings: Sequence[Timing]
+
+    def __repr__(self) -> str:
+        return f"Run({self.folder!r}: {self.name}, fold {self.fold}, seed {self.seed}, {len(self.records)} of {self.rounds} rounds)"
 
     @property
     def name(self) -> str:
@@ -62,6 +65,10 @@ class Collected:
     runs: list[Run]
     notes: list[str]
     paper_numbers: dict[str, dict[str, float]] = field(default_factory=dict)  # row -> column -> what the paper prints
+
+    def __repr__(self) -> str:
+        names = ", ".join(dict.fromkeys(run.name for run in self.runs))
+        return f"Collected({len(self.runs)} runs, {len(self.finished)} of them finished: {names})"
 
     @property
     def finished(self) -> list[Run]:

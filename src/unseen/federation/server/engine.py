@@ -11,6 +11,7 @@ from unseen.codec import decode_file, encode_parts
 from unseen.engines.checking import Checker, outline_from_plain
 from unseen.engines.cohort import SCORING_ASK, RoundCohort, scored, taking_part
 from unseen.engines.tasks import Place, answer_type, path_of
+from unseen.engines.telling import Asked, Look
 from unseen.errors import BadInput, NoReplies, RefusedReply
 from unseen.federation.messages import Message
 from unseen.federation.server.exchange import Exchange
@@ -46,6 +47,7 @@ class FederationEngine:
 
     def __init__(self, world: World, study: Study, approvals: Mapping[str, Approval], exchange: Exchange, folder: Path) -> None:
         self.world, self.memory = world, SiteMemories()
+        self.look: Look | None = None
         self._study, self._approvals, self._exchange = study, approvals, exchange
         self._journal = Journal(folder / "answers")
         self._checker = Checker(world)
@@ -112,11 +114,14 @@ class FederationEngine:
         questions = {name: Message(self._header(name, place), payloads[name], rest=common.rest) for name in waiting}
         del payloads
         refused = {}
+        asked = Asked(self.look, place, path, len(questions)) if self.look is not None else None
         for name, reply in self._exchange.ask(questions):
             outcome = self._checked(name, reply, up_type, downs[name], place, journal)
             if isinstance(outcome, Refused):
                 refused[name] = outcome.reason
             del reply  # one in memory at a time
+            if asked is not None:
+                asked.answer(name)
         journal.close(refused)
 
     def _refuse_too_few(self, path: str, place: Place, arrived: Mapping[str, Arrived | Refused], journal: PlaceJournal) -> None:

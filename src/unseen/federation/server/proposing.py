@@ -13,6 +13,7 @@ from unseen.data.sets.registry import DATASETS
 from unseen.engines.cohort import number_drawn
 from unseen.errors import BadInput
 from unseen.experiment import Experiment
+from unseen.federation.activity import Observer, nobody
 from unseen.federation.cards import SiteCard, agree, refuse_bad_card, server_world
 from unseen.federation.kits import Federation
 from unseen.federation.messages import Message
@@ -64,10 +65,18 @@ def federate(experiment: Experiment, federation: Federation, carrier: Carrier, t
     return begin(experiment, study, federation, carrier, terms, say)
 
 
-def propose(experiment: Experiment, federation: Federation, carrier: Carrier, terms: Terms, say: Say, sums: bool = False) -> Study:
+def propose(
+    experiment: Experiment,
+    federation: Federation,
+    carrier: Carrier,
+    terms: Terms,
+    say: Say,
+    sums: bool = False,
+    observer: Observer = nobody,
+) -> Study:
     """The whole study, after a rehearsal."""
     _refuse_own_affairs(experiment, federation)
-    exchange = Exchange(federation, carrier, terms)
+    exchange = Exchange(federation, carrier, terms, observer)
     say(f"asking {', '.join(federation.clients)} what data they have")
     hello = {"task": "hello"}
     replies = dict(sorted(exchange.ask({client: Message({**hello, "nonce": token_hex(16)}) for client in federation.clients})))
@@ -112,10 +121,18 @@ def read_study_file(file: Path, federation: Federation) -> Study:
         raise BadInput(f"no study {file} ({error.strerror})") from None
 
 
-def begin(experiment: Experiment, study: Study, federation: Federation, carrier: Carrier, terms: Terms, say: Say) -> FederatedRun:
+def begin(
+    experiment: Experiment,
+    study: Study,
+    federation: Federation,
+    carrier: Carrier,
+    terms: Terms,
+    say: Say,
+    observer: Observer = nobody,
+) -> FederatedRun:
     """Gather the sites' approvals, give all of them to everyone, and make the run's world."""
     _refuse_another_experiment(experiment, study, federation)
-    exchange, signed = Exchange(federation, carrier, terms), study.signed(federation.signing)
+    exchange, signed = Exchange(federation, carrier, terms, observer), study.signed(federation.signing)
     say(f"asking {', '.join(study.participants)} to begin study {study.digest[:16]}")
     question = {"task": "begin", "study": study.digest}
     approvals: dict[str, Approval] = {}

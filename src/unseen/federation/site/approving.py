@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ from unseen.own_code import names_code, texts_in
 from unseen.payload import Payload, declarations
 from unseen.task import Classification
 
-__all__ = ["Approver", "experiment_of", "facts_of"]
+__all__ = ["Approver", "NotApproved", "experiment_of", "facts_of"]
 
 _MORE_LOOKS = 8  # splits that may be tried by rule beyond those that may be approved
 
@@ -52,6 +53,10 @@ def refuse_own_code(study: Study) -> None:
         raise Rejected("methods: only methods that are installed here run here")
 
 
+class NotApproved(Rejected):
+    """A study that waits for a person."""
+
+
 class Approver:
     """Looks at studies with this site's rules, data and keys."""
 
@@ -67,12 +72,23 @@ class Approver:
         held = self._studies.get(digest)
         if held is None:
             if self._policy.studies != "by-rule":
-                raise Rejected(f"studies: nobody here has approved study {digest[:16]}; it waits for `unseen join --approve study.json`")
+                self._keep_waiting(digest, signed_study)
+                raise NotApproved(
+                    f"studies: nobody here has approved study {digest[:16]}; a person at the site must (`unseen study approve`)"
+                )
             held = self.approve(signed_study, by_hand=False)
         self.check(held)
         if held.study.digest != digest:
             raise Rejected("study: the question names another one than it brings")
         return held
+
+    def _keep_waiting(self, digest: str, signed_study: bytes) -> None:
+        """So that a person here can look at what the server wants to begin."""
+        with contextlib.suppress(BadInput, Rejected, OSError):
+            study = read_signed_study(signed_study, self._kit.server_key)
+            self._refuse_other_place(study)
+            if study.digest == digest:
+                self._studies.keep_waiting(study.digest, signed_study)
 
     def approve(self, signed_study: bytes, by_hand: bool) -> HeldStudy:
         """Check the study against everything this site knows, sign it and keep it."""

@@ -19,6 +19,7 @@ from unseen.engines.frames import frame_parts, read_frame
 from unseen.engines.tasks import Place
 from unseen.errors import BadInput
 from unseen.federation.messages import Message
+from unseen.federation.site.by_hand import waiting_file
 from unseen.federation.site.policy import Rejected
 from unseen.federation.study.approvals import Approval, read_approval, read_approvals
 from unseen.federation.study.study import Study, read_study
@@ -27,6 +28,7 @@ from unseen.files import OWNER_ALONE, write_atomically
 __all__ = ["HeldStudy", "SiteStudies"]
 
 _KEPT_ROUNDS = 2  # a server that goes back to its last checkpoint but one asks for these again
+_MOST_WAITING = 8  # studies that nobody has approved
 _BOX = "box.secret"
 _SCORE_IS_LAST = 10**6  # a round's score is asked for after everything else in it
 
@@ -147,7 +149,7 @@ class SiteStudies:
     """All studies of a site, and the keys of other sites that its people have seen."""
 
     def __init__(self, folder: Path, members: Mapping[str, str]) -> None:
-        self._folder, self._known = folder / "studies", folder / "known_sites.json"
+        self._folder, self._known, self._waiting = folder / "studies", folder / "known_sites.json", folder / "waiting"
         self._held: dict[str, HeldStudy] = {}
         self.known_keys: set[str] = {*members.values()}
         with contextlib.suppress(FileNotFoundError):
@@ -193,7 +195,15 @@ class SiteStudies:
             write_atomically(folder / _BOX, box.private_bytes_raw(), OWNER_ALONE)
         write_atomically(folder / "approval.json", json.dumps(approval.plain()))
         self._held[study.digest] = HeldStudy(folder, study, approval)
+        waiting_file(self._folder.parent, study.digest).unlink(missing_ok=True)
         return self._held[study.digest]
+
+    def keep_waiting(self, digest: str, signed_study: bytes) -> None:
+        """A study that the server wants to begin and nobody here has approved. The newest few are kept."""
+        self._waiting.mkdir(exist_ok=True, mode=0o700)
+        write_atomically(waiting_file(self._folder.parent, digest), signed_study)
+        for old in sorted(self._waiting.glob("*.json"), key=lambda file: file.stat().st_mtime)[:-_MOST_WAITING]:
+            old.unlink(missing_ok=True)
 
     def know(self, study: Study) -> None:
         """A person has seen who takes part: from now on these keys are known here."""
