@@ -180,7 +180,7 @@ def _words(file: Path, out: Path, given: dict[str, Any]) -> list[Any]:
 
 def _show(again: list[Any], out: Path, cells: Sequence[BenchmarkCell], failed: dict[str, str], quiet: bool) -> None:
     """The table, what it says, and what one would do next."""
-    from unseen.cli.tables import in_shell, next_steps, say_below, show_comparison
+    from unseen.cli.tables import in_shell, next_steps, say_below, say_where_others_are, show_comparison
     from unseen.report.collect import collect
     from unseen.report.saying import what_was_found
     from unseen.report.statistics import scores_by_method
@@ -195,6 +195,7 @@ def _show(again: list[Any], out: Path, cells: Sequence[BenchmarkCell], failed: d
     if quiet:
         return
     say_below(what_was_found(found.cells, DEFAULT_RULE))
+    say_where_others_are(found.cells, out)
     seeds = sorted({cell.experiment.seed for cell in cells})
     more = ",".join(map(str, range(max(3, len(seeds) + 2))))
     best = best_of(scores_by_method(found.cells, DEFAULT_RULE))
