@@ -66,8 +66,8 @@ def speed(
 
     Example: unseen speed --methods fedavg,fedsb --networks resnet18,mobilenet_v2 --batch 16 --size 64 --json speed.json
     """
-    not_of_the_plan = ("to_json", "quiet", "federation", "megabytes")
-    given = {key: value for key, value in locals().items() if key not in not_of_the_plan and value is not None}
+    around = ("to_json", "quiet", "federation", "megabytes", "around")  # no part of the plan
+    given = {key: value for key, value in locals().items() if key not in around and value is not None}
     with answering():
         from unseen.files import write_atomically
         from unseen.speed.measuring import machine, measure
