@@ -33,6 +33,8 @@ _SHORT = {  # phases as the table's headings have them
     "bytes": "bytes",
 }
 
+_NOT_OF_THE_PLAN = ("to_json", "quiet", "federation", "megabytes")
+
 
 def speed(
     methods: Annotated[str, typer.Option(help="methods, separated by commas, or all")] = "fedavg",
@@ -66,8 +68,7 @@ def speed(
 
     Example: unseen speed --methods fedavg,fedsb --networks resnet18,mobilenet_v2 --batch 16 --size 64 --json speed.json
     """
-    around = ("to_json", "quiet", "federation", "megabytes", "around")  # no part of the plan
-    given = {key: value for key, value in locals().items() if key not in around and value is not None}
+    given = {key: value for key, value in locals().items() if key not in _NOT_OF_THE_PLAN and value is not None}
     with answering():
         from unseen.files import write_atomically
         from unseen.speed.measuring import machine, measure
