@@ -19,7 +19,7 @@ from unseen.device.compiling import Compiled, logits_of
 from unseen.device.formats import fast_precision, memory_format
 from unseen.device.graphs import RECORDABLE, StepGraphs
 from unseen.device.resident import SampleReader
-from unseen.device.streams import Ahead
+from unseen.device.streams import Ahead, Made
 from unseen.networks.base import network_entries
 from unseen.networks.headed import stage_channels
 from unseen.ops.kernels import has_kernels
@@ -238,6 +238,13 @@ class Client:
                 left = torch.cat([left, self._order(shuffle)])
             chunk, left = left[:size], left[size:]
             yield self._training_batch(chunk, size)
+
+    def beside(self, make: Callable[..., Made], *given: Any) -> Made:
+        """What `make(*given)` makes of the batch that came last: on a GPU, while the steps before it still run.
+
+        It may read that batch and what was there before the task's first one, and nothing that steps change.
+        """
+        return make(*given) if self._ahead is None else self._ahead.go_on(partial(make, *given))
 
     @property
     def domains(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import tempfile
 import time
@@ -31,9 +32,10 @@ from unseen.networks.base import TaskNet
 from unseen.parts.local import Local
 from unseen.report.tables import Cell, comparison, to_markdown
 from unseen.runs.folder import Checkpoint, RunFolder, read_run
-from unseen.runs.memory import Memories
+from unseen.runs.memory import Memories, Versions
 from unseen.runs.record import Record, Timing, make_record, read_records
 from unseen.runs.selection import better, source_score
+from unseen.runs.traffic import Travelled
 from unseen.runs.watch import Silent, Watch
 from unseen.scoring import Model
 from unseen.state import State
@@ -204,19 +206,49 @@ def _rounds(world: World, engine: Engine, folder: RunFolder, known: bool, watch:
     else:
         engine.memory.versions = at.versions
         watch.begin(world, at.round)
-    warned = ""
-    while at.round < experiment.rounds:
-        number, began = at.round + 1, time.perf_counter()
-        at, record, timing = _one_round(world, engine, folder, at, number)
-        folder.save_round(record, timing)
-        folder.save_checkpoint(at, method.server_state)
-        _sweep(engine.memory, folder)
-        warned = _warn_once(record, warned, watch)
-        watch.round(record, time.perf_counter() - began)
+    at = _trained_to_the_end(world, engine, folder, at, watch)
     model = _deployed(method, at.state, at.averaged)
     folder.save_model(folder.model, model, about_model(world, at.round))
     folder.writer.flush()
     return Result(world, read_records(folder.records), {k: v.detach().cpu().clone() for k, v in model.items()})
+
+
+def _trained_to_the_end(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, watch: Watch) -> Checkpoint:
+    """The rounds that are left, each trained, scored, recorded and saved. Where the engine can, a round is scored while the next trains."""
+    ahead = engine if isinstance(engine, LocalEngine) and engine.looks_ahead else None
+    waiting: _Trained | None = None  # a round whose scores are on their way
+    warned = ""
+
+    def finish(trained: _Trained) -> None:
+        nonlocal at, warned
+        at, record, timing = _scored(world, engine, folder, at, trained)
+        folder.save_round(record, timing)
+        folder.save_checkpoint(at, world.experiment.method.server_state)
+        _sweep(engine.memory, at.versions, folder)
+        warned = _warn_once(record, warned, watch)
+        watch.round(record, timing["train"] + timing["score"])
+
+    before: Checkpoint | _Trained = at
+    while before.round < world.experiment.rounds:
+        try:
+            before = trained = _train(world, engine, folder, before)
+        except BaseException:
+            if waiting is not None:  # a run goes on from its last whole round, whatever ended this one
+                with contextlib.suppress(Exception):
+                    finish(waiting)
+            raise
+        if ahead is None:
+            finish(trained)
+            continue
+        began = time.perf_counter()
+        ahead.look(trained.round, Model(model=trained.model))
+        trained.looking = time.perf_counter() - began
+        if waiting is not None:
+            finish(waiting)  # while the GPU looks at this one
+        waiting = trained
+    if waiting is not None:
+        finish(waiting)
+    return at
 
 
 def _start(world: World, engine: Engine) -> Checkpoint:
@@ -227,27 +259,49 @@ def _start(world: World, engine: Engine) -> Checkpoint:
     return Checkpoint(0, state, engine.memory.versions, None, cohort.traffic.rows())
 
 
-def _one_round(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, number: int) -> tuple[Checkpoint, Record, Timing]:
-    method, cohort = world.experiment.method, engine.cohort(number)
-    began = time.perf_counter()
+@dataclass
+class _Trained:
+    """A round after its training: what the next one begins with, and what its record needs."""
+
+    round: int
+    state: Any
+    averaged: list[State]
+    model: State  # as it is deployed
+    versions: Versions
+    travelled: list[Travelled]
+    missing: dict[str, str]
+    seconds: float
+    looking: float = 0.0  # seconds
+
+
+def _train(world: World, engine: Engine, folder: RunFolder, before: Checkpoint | _Trained) -> _Trained:
+    method, number = world.experiment.method, before.round + 1
+    cohort, began = engine.cohort(number), time.perf_counter()
     try:
-        state = method.round(at.state, cohort)
+        state = method.round(before.state, cohort)
         cohort.close()
     except NoReplies as error:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in cohort.missing.items())
-        raise NoReplies(f"round {number}: {error} ({reasons}). The state of round {at.round} is kept in {folder.path}") from error
-    trained = time.perf_counter()
-    averaged = method.average.keep(at.averaged, method.model(state)) if method.average else []
-    model = _deployed(method, state, averaged)
-    scores, scoring = engine.score(number, Model(model=model))
-    travelled = [*at.before, *cohort.traffic.rows()]
-    record = make_record(world, number, scores, travelled, scoring, cohort.missing, {**method.notes(state), **engine.notes()})
+        raise NoReplies(f"round {number}: {error} ({reasons}). The state of round {before.round} is kept in {folder.path}") from error
+    seconds = time.perf_counter() - began
+    averaged = method.average.keep(before.averaged, method.model(state)) if method.average else []
+    model, travelled = _deployed(method, state, averaged), cohort.traffic.rows()
+    return _Trained(number, state, averaged, model, engine.memory.versions, travelled, cohort.missing, seconds)
+
+
+def _scored(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, trained: _Trained) -> tuple[Checkpoint, Record, Timing]:
+    """The round after `at`, scored: its checkpoint, its record, and how long it took."""
+    began = time.perf_counter()
+    method, number = world.experiment.method, trained.round
+    scores, scoring = engine.score(number, Model(model=trained.model))
+    travelled, notes = [*at.before, *trained.travelled], {**method.notes(trained.state), **engine.notes()}
+    record = make_record(world, number, scores, travelled, scoring, trained.missing, notes)
     best = at.best
     if better(source_score(record), best):
         best = source_score(record)
-        folder.save_model(folder.best, model, about_model(world, number))
-    timing: Timing = {"round": number, "train": trained - began, "score": time.perf_counter() - trained}
-    return Checkpoint(number, state, engine.memory.versions, best, averaged=averaged), record, timing
+        folder.save_model(folder.best, trained.model, about_model(world, number))
+    timing: Timing = {"round": number, "train": trained.seconds, "score": trained.looking + time.perf_counter() - began}
+    return Checkpoint(number, trained.state, trained.versions, best, averaged=trained.averaged), record, timing
 
 
 def _deployed(method: Method[Any], state: Any, averaged: list[State]) -> State:
@@ -263,12 +317,12 @@ def _warn_once(record: Record, before: str, watch: Watch) -> str:
     return warning
 
 
-def _sweep(memory: Memories, folder: RunFolder) -> None:
-    """Forget what neither this checkpoint nor the one before it names, once this one is on the disk."""
-    if not memory.versions:
-        return
+def _sweep(memory: Memories, saved: Versions, folder: RunFolder) -> None:
+    """Forget what neither the checkpoint just saved, nor the one before it, nor the last round names, once that is on the disk."""
     now = memory.versions
-    folder.writer.later(lambda: memory.sweep(now, folder.previous_versions()))
+    if not now:
+        return
+    folder.writer.later(lambda: memory.sweep(now, saved, folder.previous_versions()))
     if memory.writer is None:  # others write there too, and what they write next must not be swept
         folder.writer.flush()
 

@@ -123,3 +123,12 @@ def test_every_style_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(randconv, "STYLES", {name: (lambda x, _g, name=name: seen.append(name) or x) for name in STYLES})
     restyled_views(torch.zeros(1, 1, 4, 4), 60, [*STYLES], rng())
     assert {*seen} == {*STYLES}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_texture_as_one_convolution_is_the_same_and_draws_the_same(seed: int) -> None:
+    """What a GPU does: a mixture of convolutions has the mixture of their weights."""
+    x = torch.randn(2, 3, 21, 19, generator=rng(9))
+    one, other = rng(seed), rng(seed)
+    torch.testing.assert_close(randconv._textured(x, one), texture(x, other), atol=1e-5, rtol=1e-5)
+    assert torch.equal(one.get_state(), other.get_state())

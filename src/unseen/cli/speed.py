@@ -46,6 +46,9 @@ def speed(
     ] = None,
     threads: Annotated[int | None, typer.Option(help="threads on a CPU; default one per core")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="a method's field, NAME=VALUE, repeatable: for all methods")] = None,
+    beside: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE, repeatable: one more round with this field, held against the round without it")
+    ] = None,
     compile: Annotated[
         str, typer.Option(help="compiled passes on a GPU; auto: where faster", autocompletion=among("auto", "on", "off"))
     ] = "auto",
@@ -64,6 +67,7 @@ def speed(
         from unseen.errors import BadInput
         from unseen.files import write_atomically
         from unseen.speed.measuring import machine, measure
+        from unseen.speed.start import seconds_to_first_batch
 
         if to_json is not None and to_json.is_dir():
             raise BadInput(f"--json {to_json} is a folder; expected a file to write to")
@@ -73,9 +77,11 @@ def speed(
             for total, case, row in measure(plan, say=lambda text: errors.print(text, markup=False)):
                 rows.append(row)
                 tell(len(rows), total, case, row)
+        starts = {network: seconds_to_first_batch(plan, network) for network in dict.fromkeys(row.network for row in rows)}
         _show(plan, rows)
+        _show_starts(starts)
         if to_json is not None:
-            found = {"machine": machine(), "plan": _plain(plan), "measured": [row.plain() for row in rows]}
+            found = {"machine": machine(), "plan": _plain(plan), "measured": [row.plain() for row in rows], "start": starts}
             to_json.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(to_json, json.dumps(found, indent=1) + "\n")
 
@@ -90,7 +96,7 @@ def _plan(given: dict[str, Any]) -> SpeedPlan:
     choose("device", given["device"], ("auto", "cpu", "cuda"))
     choose("precision", given.get("precision", "fp32"), ("fp32", "bf16", "auto"))
     choose("compile", given["compile"], ("auto", "on", "off"))
-    given["settings"] = settings_from(given.pop("set_", []))
+    given["settings"], given["beside"] = settings_from(given.pop("set_", [])), settings_from(given.pop("beside", []))
     if "steps" in given and "data" in given:
         raise BadInput("--steps is the size of made-up data; with --data a round is one pass over those")
     on_gpu = given["device"] == "cuda" or (given["device"] == "auto" and torch.cuda.is_available())
@@ -157,9 +163,11 @@ def _show(plan: SpeedPlan, rows: list[SpeedMeasured]) -> None:
     what = plan.data or f"noise, {plan.steps} batches for each of 3 clients"
     size = f", {plan.size} px" if plan.size else ""
     typer.echo(f"{where}, torch {about['torch']}; batch {plan.batch}{size}, {plan.precision}; {what}")
-    rates: list[tuple[str, ...]] = [("network", "method", "bare step", "round", "ratio", "augmented", "ratio", "passes", "of passes")]
+    rates: list[tuple[str, ...]] = [
+        ("network", "method", "bare step", "round", "ratio", "augmented", "ratio", "passes", "of passes", "scored", "scoring")
+    ]
     for row in rows:
-        bare, plain, augmented = (f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" for rate in (row.bare, row.round, row.augmented))
+        bare, plain, augmented = (_rate(rate) for rate in (row.bare, row.round, row.augmented))
         rates.append(
             (
                 row.network,
@@ -171,10 +179,16 @@ def _show(plan: SpeedPlan, rows: list[SpeedMeasured]) -> None:
                 f"{row.augmented_ratio:.2f}",
                 f"{row.passes:.2f}",
                 f"{row.pass_ratio:.2f}",
+                _rate(row.scored),
+                f"{row.scoring_share:.0%}",
             )
         )
     typer.echo(f"\nimages a second, training part of a round; ratios to the bare step; augmented: with {plan.augment}")
     typer.echo(_aligned(rates))
+    for row in rows:
+        if row.beside is not None:
+            fields = ", ".join(f"{name}={value}" for name, value in plan.beside.items())
+            typer.echo(f"{row.method} with {row.network} and {fields}: {_rate(row.beside)}, {row.beside_ratio:.2f} of the round")
     if any(row.compiled for row in rows):
         typer.echo("compiled: " + ", ".join(f"{row.method} with {row.network}" for row in rows if row.compiled))
     split: list[tuple[str, ...]] = [("network", "method", *_SHORT.values(), "MB sent", "MB received")]
@@ -183,6 +197,20 @@ def _show(plan: SpeedPlan, rows: list[SpeedMeasured]) -> None:
         split.append((row.network, row.method, *phases, *(f"{n / 1e6:,.1f}" for n in (row.sent, row.received))))
     typer.echo("\nmilliseconds of one augmented round, clocks inside; evaluation and bytes (to bytes and back) come on top")
     typer.echo(_aligned(split))
+
+
+def _show_starts(starts: dict[str, dict[str, float] | None]) -> None:
+    typer.echo("\nseconds from the command to the first trained batch, FedAvg, in a process of its own")
+    for network, times in starts.items():
+        if times is None:
+            typer.echo(f"{network}  could not be measured")
+            continue
+        steps = ", ".join(f"{what} {when:.1f}" for what, when in times.items() if what != "step")
+        typer.echo(f"{network}  {times['step']:.1f}  (until then: {steps})")
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> str:

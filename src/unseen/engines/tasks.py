@@ -72,7 +72,7 @@ class TaskRunner:
     def __init__(self, world: World) -> None:
         self.world = world
         self.pool = Pool(world.builders, world.device, world.compiled)
-        self._reader = SampleReader(world.dataset.domains, world.device)
+        self.reader = SampleReader(world.dataset.domains, world.device)
         self.client: Callable[..., Client] = Client  # `unseen speed` puts one with clocks in its place, a site one with bounds
         self.secret: tuple[str, ...] = ()  # a site that keeps its order of batches to itself draws from this too
         torch.set_num_threads(world.experiment.threads)
@@ -87,7 +87,7 @@ class TaskRunner:
             holding,
             task=world.dataset.task,
             pool=self.pool,
-            reader=self._reader,
+            reader=self.reader,
             rng=generator(seed, "draws", place.round, place.ask, name, *self.secret),
             pixels=world.dataset.pixels,
             augment=world.augment,

@@ -77,10 +77,22 @@ def mixing_chain(x: Tensor, rng: torch.Generator) -> Tensor:
 
 def texture(x: Tensor, rng: torch.Generator) -> Tensor:
     """Random convolutions at four scales, mixed by Dirichlet(1) weights, then mixed with the image by U(0, 1)."""
+    if _has_kernel(x):
+        return _textured(x, rng)
     mixture = torch.zeros_like(x)
     for size, weight in zip(_TEXTURE_SIZES, _simplex(len(_TEXTURE_SIZES), rng), strict=True):
         mixture.add_(_mixed(x, draw_kernel(size, x.shape[1], rng), 0.0), alpha=weight)
     return torch.lerp(mixture, x, _uniform(rng))
+
+
+def _textured(x: Tensor, rng: torch.Generator) -> Tensor:
+    """The same as one convolution: a mixture of convolutions has the mixture of their weights."""
+    widest = max(_TEXTURE_SIZES)
+    mixture = torch.zeros(x.shape[1], x.shape[1], widest, widest)
+    for size, weight in zip(_TEXTURE_SIZES, _simplex(len(_TEXTURE_SIZES), rng), strict=True):
+        inside = slice((widest - size) // 2, (widest + size) // 2)
+        mixture[..., inside, inside].add_(draw_kernel(size, x.shape[1], rng), alpha=weight)
+    return _mixed(x, mixture, _uniform(rng))
 
 
 STYLES: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = {
