@@ -22,7 +22,7 @@ from unseen.device.resident import SampleReader
 from unseen.device.streams import Ahead, Made
 from unseen.networks.base import network_entries
 from unseen.networks.headed import stage_channels
-from unseen.ops.kernels import has_kernels
+from unseen.networks.kernels import has_kernels
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
 from unseen.state import Entries, Part, State, copy_all

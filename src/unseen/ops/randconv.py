@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unseen.ops.kernels import has_kernels
+from unseen.networks.kernels import has_kernels
 
 __all__ = ["STYLES", "Operation", "draw_kernel", "draw_operation", "mixing_chain", "randconv", "repeated", "restyled_views", "texture"]
 

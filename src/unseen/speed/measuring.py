@@ -305,7 +305,7 @@ def _measured(case: Case, plan: SpeedPlan, folder: Path) -> SpeedMeasured:
         sides,
         plan.repeats,
         clock,
-        warm_up=4 if on_gpu else 0,  # a batch of a shape of its own is recorded after three rounds
+        warm_up=(4 if plan.data else 2) if on_gpu else 0,  # a batch of a shape of its own is recorded after three rounds
     )
     split, travelled = rounds.split(plan.augment, clock)
     if on_gpu:  # a replayed step is one piece: the optimiser's part is that of the bare step, once a batch

@@ -16,7 +16,7 @@ from unseen.client import Batch, Client
 from unseen.data.domain import Samples
 from unseen.device.streams import Made
 from unseen.engines.tasks import Place, TaskRunner
-from unseen.ops.kernels import has_kernels
+from unseen.networks.kernels import has_kernels
 from unseen.payload import Payload
 from unseen.runs.memory import MemoryStore
 from unseen.world import World
