@@ -1,10 +1,10 @@
-# make setup | demo | test | gpu-test | format
+# make setup | demo | test | docs | gpu-test | format
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,report,medical,h5,flower,privacy,ray,export
+EXTRAS := dev,report,pandas,medical,h5,flower,privacy,ray,slurm,export,docs
 
-.PHONY: setup demo test gpu-test format lint types pytest clean
+.PHONY: setup demo test docs gpu-test format lint types pytest clean
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -25,8 +25,12 @@ $(VENV)/.done: $(VENV)/.base
 demo: $(VENV)/.base
 	$(BIN)/unseen bench experiments/demo.toml --out runs/demo --seeds 0
 
-# Format, lint and types first: they take half a minute, and a mistake that they find need not wait for the tests.
-test: lint types pytest
+# Format, lint, types and documents first: they take half a minute, and a mistake that they find need not wait for the tests.
+test: lint types docs pytest
+
+# The documents as a site, in site/. A warning is an error (`strict` in mkdocs.yml).
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Three at a time on two cores: the tests between processes mostly wait.
 pytest: setup
@@ -38,7 +42,7 @@ gpu-test:
 	UNSEEN_CACHE=$${UNSEEN_CACHE:-$$(mktemp -d)} PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -W default -p no:cacheprovider tests/gpu
 
 format: setup
-	$(BIN)/python docs/methods_table.py
+	$(BIN)/python docs/making/methods_table.py
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -50,4 +54,4 @@ types: setup
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,9 +1,8 @@
-"""The programs behind the evidence: which rate is chosen, what is written, and what a verdict says. Plans and claims can be read."""
+"""The programs behind the evidence, and its plans, tables and claims, which can be read."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 import tomllib
 from pathlib import Path
@@ -14,8 +13,8 @@ import pytest
 from synthetic_runs import write_run
 from unseen.bench.plan import read_benchmark
 from unseen.data.sets.registry import DATASETS
+from unseen.report.claims import read_claims
 from unseen.report.collect import collect
-from unseen.report.statistics import Comparison
 from unseen.report.tables import Cell
 
 EVIDENCE = Path(__file__).parents[1] / "benchmarks" / "evidence"
@@ -33,84 +32,7 @@ def program(name: str) -> ModuleType:
     return module
 
 
-restore, summarise, tune, verdicts = program("restore"), program("summarise"), program("tune"), program("verdicts")
-
-
-def ours(low: float | None, high: float | None) -> Comparison:
-    return Comparison("a", "b", 12, None, low, high, None, None)
-
-
-@pytest.mark.parametrize(
-    ("printed", "low", "high", "said"),
-    [
-        (4.0, 0.5, 3.0, "reproduced"),
-        (4.0, 3.0, 9.0, "reproduced"),
-        (4.0, -0.5, 3.0, "undecided"),
-        (4.0, -1.0, 1.9, "not reproduced"),
-        (4.0, -5.0, -1.0, "not reproduced"),
-        (-4.0, -3.0, -0.5, "reproduced"),
-        (-4.0, -1.9, 1.0, "not reproduced"),
-        (-4.0, 1.0, 5.0, "not reproduced"),
-        (-4.0, -3.0, 1.0, "undecided"),
-        (4.0, None, None, "undecided"),
-    ],
-)
-def test_a_verdict(printed: float, low: float | None, high: float | None, said: str) -> None:
-    assert verdicts.verdict(printed, ours(low, high), seeds=3) == said
-    assert verdicts.verdict(printed, ours(low, high), seeds=2) == "undecided"
-
-
-PLAN = {
-    "methods": [
-        {"method": "fedavg", "label": "A", "rates": [0.1, 0.3], "set": {"epochs": 2}},
-        {"method": "fedadg", "label": "B", "rates": [0.1], "rate_fields": {"lr_f": 1.0, "lr_g": 0.7}},
-        {"method": "fedavg", "label": "C", "rate_of": "A"},
-        {"method": "fedavg", "label": "D", "set": {"lr": 5.0}},
-    ],
-    "rounds": 9,
-    "set": {"batch": 8},
-    "tune": {"rounds": 3, "set": {"fedavg": {"epochs": 1}}},
-}
-
-
-def test_every_rate_is_tried_in_the_same_way() -> None:
-    tried = tune.tries(PLAN)
-    assert tried["rounds"] == 3 and tried["set"] == {"batch": 8} and "tune" not in tried
-    assert [(row["label"], row["set"]) for row in tried["methods"]] == [
-        ("A @ 0.1", {"epochs": 1, "lr": 0.1}),
-        ("A @ 0.3", {"epochs": 1, "lr": 0.3}),
-        ("B @ 0.1", {"lr_f": 0.1, "lr_g": 0.07}),
-    ]
-
-
-def on_target(folder: Path, score: float) -> None:
-    """Give a run another score on its unseen domain."""
-    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    for record in records:
-        for row in record["target"].values():
-            row[record["metric"]] = score
-    (folder / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-
-
-def test_the_rate_with_the_best_source_validation_is_written(tmp_path: Path) -> None:
-    for rate, source, target in (("0.1", 0.8, 0.1), ("0.3", 0.5, 0.9)):  # the unseen domain would choose otherwise
-        for fold in ("art", "photo"):
-            write_run(tmp_path / rate / fold, f"A @ {rate}", fold, skill=source)
-            on_target(tmp_path / rate / fold, target)
-    write_run(tmp_path / "b", "B @ 0.1", "art")
-    best = tune.best_rates(PLAN, tmp_path)
-    assert best == {"A": 0.1, "B": 0.1}
-    written = tomllib.loads(tune.to_toml(tune.settled(PLAN, best), "# header"))
-    assert written == {
-        "methods": [
-            {"method": "fedavg", "label": "A", "set": {"epochs": 2, "lr": 0.1}},
-            {"method": "fedadg", "label": "B", "set": {"lr_f": 0.1, "lr_g": 0.07}},
-            {"method": "fedavg", "label": "C", "set": {"lr": 0.1}},
-            {"method": "fedavg", "label": "D", "set": {"lr": 5.0}},
-        ],
-        "rounds": 9,
-        "set": {"batch": 8},
-    }
+restore, summarise = program("restore"), program("summarise")
 
 
 @pytest.mark.parametrize("file", PLANS, ids=lambda path: path.stem)
@@ -146,8 +68,8 @@ def test_distances_stand_beside_dice_where_there_are_masks() -> None:
 
 def test_a_claim_speaks_of_rows_that_there_are() -> None:
     labels = {file.stem: {r["label"] for r in tomllib.loads(file.read_text())["methods"]} for file in TABLES}
-    for claim in tomllib.loads((EVIDENCE / "claims.toml").read_text())["claims"]:
-        assert {claim["first"], claim["second"]} <= labels[verdicts.Claim(**claim).table]
+    for claim in read_claims(tomllib.loads((EVIDENCE / "claims.toml").read_text())):
+        assert {claim.first, claim.second} <= labels[claim.table]
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda path: path.stem)

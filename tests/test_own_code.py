@@ -24,6 +24,7 @@ from unseen.client import Pool
 from unseen.data.domain import DomainDataset
 from unseen.device.graphs import _identity
 from unseen.experiment import read_experiment
+from unseen.front import run
 from unseen.methods import METHODS
 from unseen.own_code import Own, load
 from unseen.parts.aggregation import Mean
@@ -31,7 +32,7 @@ from unseen.parts.sam import SAM
 from unseen.parts.server_optimizers import MomentumServer
 from unseen.runs.watch import Silent
 from unseen.settings import parse_text, values_of
-from unseen.training import run, train
+from unseen.training import train
 from unseen.world import build_world
 
 FILE = str(Path(mine.__file__).resolve())
@@ -139,7 +140,7 @@ def test_what_lives_in_memory_is_said_and_runs_in_one_process(tiny: DomainDatase
     assert (about["network"], about["metric"], about["augment"]) == ("memory:Tiny", "memory:right", "memory:darker")
     assert (about["set"]["optimizer"], about["set"]["aggregation"]["name"]) == ("memory:SGDAgain", "memory:MeanAgain")
     assert not result.world.experiment.rebuildable and about["partition"] == "memory:halves"
-    assert isinstance(result.model.net, mine.Tiny)  # type: ignore[attr-defined]
+    assert isinstance(result.network.net, mine.Tiny)  # type: ignore[attr-defined]
     with pytest.raises(BadInput, match="made in Python and in no file"):
         read_experiment({**about, "data": "styled-digits", "set": {}, "method": "fedavg"})
     for part in ({"optimizer": mine.SGDAgain}, {"aggregation": mine.Bare()}, {"views": mine.Mirrored()}):

@@ -264,7 +264,7 @@ def test_run_and_report_show_it(tmp_path: Path) -> None:
     assert own.count("|\n") == 3  # no row but this one
     tex = command("report", tmp_path / "r", "--rule", "last", "--format", "tex")
     assert tex.count(r"\begin{table}") == 2 and "of each client's own model, at that client; last round" in tex
-    rows = list(csv.DictReader(io.StringIO(command("report", tmp_path / "r", "--rule", "last", "--format", "csv"))))
+    rows = list(csv.DictReader(io.StringIO(command("report", tmp_path / "r", "--rule", "last", "--format", "csv-table"))))
     told_of = {(row["method"], row["target"]): float(row["mean"]) for row in rows if row["model"] == "own"}
     last = records[-1]["own"]
     assert {c: told_of["NormKeeper", c] for c in last} == {c: pytest.approx(100 * row["accuracy"]) for c, row in last.items()}

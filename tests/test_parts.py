@@ -40,10 +40,10 @@ def test_which_method_takes_which_part() -> None:
         assert takes["mixstyle"] == ["mixstyle", "efdmix", "dsu"], name
         assert takes["rsc"] == ["rsc"] and takes["jigen"] == ["jigen"], name
     assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv", "fact", "augmix"]
-    assert set(parts_of(METHODS["fedgca"])) == {"average", "mixstyle", "sam"}  # its own views, its own server
-    assert set(parts_of(METHODS["feddag"])) == {"aggregation", "server", "bound", "average", "views", "mixstyle", "sam"}
-    assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "server", "bound", "average", "sam"}
-    assert set(parts_of(METHODS["fedadg"])) == {"aggregation", "server", "bound", "average", "views"}
+    assert set(parts_of(METHODS["fedgca"])) == {"average", "schedule", "mixstyle", "sam"}  # its own views, its own server
+    assert set(parts_of(METHODS["feddag"])) == {"aggregation", "server", "bound", "average", "schedule", "views", "mixstyle", "sam"}
+    assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "server", "bound", "average", "schedule", "sam"}
+    assert set(parts_of(METHODS["fedadg"])) == {"aggregation", "server", "bound", "average", "schedule", "views"}
     takers = {name for name, cls in METHODS.items() if "aggregation" in parts_of(cls)}
     assert takers >= {"elcfs", "fedadg", "fedavg", "feddag", "fedprox", "fedsam", "fedsb"}
     for name in takers:

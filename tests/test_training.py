@@ -266,7 +266,7 @@ def test_run_from_python(tiny: DomainDataset) -> None:
     assert result.records[-1]["target"]["c"]["accuracy"] > 0.5  # three classes
     x = torch.rand(2, 3, 8, 8)
     assert result.model(x).shape == (2, 3) and not result.model.training
-    assert "| FedSB |" in result.table()
+    assert "| FedSB |" in str(result.table())
     with pytest.raises(BadInput, match="no setting 'round'"):
         unseen.run(FedSB(), tiny, "c", round=3)
 

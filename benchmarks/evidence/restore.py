@@ -2,7 +2,7 @@
 
     python benchmarks/evidence/restore.py benchmarks/results/pacs-paper-scale.csv --to runs
 
-Writes runs/NAME/restored/ROW/FOLD/seed-N, NAME being the file's: what `summarise.py` and `verdicts.py` read, with four digits of every
+Writes runs/NAME/restored/ROW/FOLD/seed-N, NAME being the file's: what `summarise.py` and `unseen verdict` read, with four digits of every
 score, and no models. A run that is below runs/NAME already is left as it is.
 """
 

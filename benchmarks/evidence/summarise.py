@@ -3,7 +3,7 @@
     python benchmarks/evidence/summarise.py runs/styled-digits --against "FedAvg, SGD" --against "FedAvg, Adam" --to benchmarks/results
 
 Writes NAME.md and NAME.csv, NAME being the folder's. What was run is told in the words at the head of NAME.toml beside this program. Rates
-tried by `tune.py` are told from the folder NAME-rates beside the runs. A difference is of runs with the same unseen domain and seed; its
+tried by `unseen tune` are told from the folder NAME-rates beside the runs. A difference is of runs with one unseen domain and seed; its
 interval is Student's t (95 %) over them.
 """
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from unseen.data.domain import DomainDataset as DomainDataset
     from unseen.errors import BadInput as BadInput
     from unseen.experiment import Experiment as Experiment
+    from unseen.front import load as load
+    from unseen.front import run as run
     from unseen.method import Cohort as Cohort
     from unseen.method import Global as Global
     from unseen.method import Method as Method
@@ -24,13 +26,12 @@ if TYPE_CHECKING:
     from unseen.payload import Payload as Payload
     from unseen.payload import State as State
     from unseen.payload import carries as carries
+    from unseen.report.result import Result as Result
     from unseen.settings import group as group
     from unseen.settings import hyper as hyper
     from unseen.state import state_of as state_of
     from unseen.task import Classification as Classification
     from unseen.task import Segmentation as Segmentation
-    from unseen.training import Result as Result
-    from unseen.training import run as run
 
 # Where each public name lives. Loaded on first use, so that `unseen --help` does not wait for torch.
 _HOMES = {
@@ -38,11 +39,12 @@ _HOMES = {
     "unseen.data.domain": ("Domain", "DomainDataset"),
     "unseen.errors": ("BadInput",),
     "unseen.experiment": ("Experiment",),
+    "unseen.front": ("load", "run"),
     "unseen.method": ("Cohort", "Global", "Method", "on_client"),
     "unseen.methods": tuple(CLASSES.values()),
     "unseen.ops.averaging": ("mean",),
     "unseen.payload": ("Memory", "Nothing", "Payload", "State", "carries"),
-    "unseen.training": ("Result", "run"),
+    "unseen.report.result": ("Result",),
     "unseen.settings": ("group", "hyper"),
     "unseen.state": ("state_of",),
     "unseen.task": ("Classification", "Segmentation"),

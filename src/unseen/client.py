@@ -17,7 +17,7 @@ from unseen.data.domain import Holding, Pixels, Samples, normalise
 from unseen.data.public import open_public
 from unseen.device.compiling import Compiled, logits_of
 from unseen.device.formats import fast_precision, memory_format
-from unseen.device.graphs import RECORDABLE, StepGraphs
+from unseen.device.graphs import RECORDABLE, StepGraphs, recordable, renew
 from unseen.device.resident import SampleReader
 from unseen.device.streams import Ahead, Made
 from unseen.networks.base import network_entries
@@ -25,7 +25,7 @@ from unseen.networks.headed import stage_channels
 from unseen.networks.kernels import has_kernels
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
-from unseen.state import Entries, Part, State, copy_all
+from unseen.state import Entries, Part, State, load_weights
 from unseen.task import Task
 
 __all__ = ["Batch", "Client", "Pool", "Precision", "Recall"]
@@ -36,10 +36,6 @@ M = TypeVar("M", bound=Memory)
 Step = TypeVar("Step", bound=Callable[..., Any])
 Recall = Callable[[type[Any]], Any]
 _PRETRAINED = -1  # in the place of a number: networks that are lent to be written to begin at 0
-_FAST: dict[Callable[..., Optimizer], dict[str, Any]] = {
-    torch.optim.Adam: {"fused": True, "capturable": True},
-    torch.optim.SGD: {"fused": True},
-}
 
 
 class Pool:
@@ -107,22 +103,25 @@ class Pool:
         tensors = (t for net in self._networks.values() for t in (*net.parameters(), *net.buffers()))
         return {t.untyped_storage().data_ptr() for t in tensors}
 
-    def optimizer(self, kind: Callable[..., Optimizer], nets: Sequence[nn.Module], settings: dict[str, Any]) -> Optimizer:
+    def optimizer(
+        self, kind: Callable[..., Optimizer], nets: Sequence[nn.Module], settings: dict[str, Any], share: float | None = None
+    ) -> Optimizer:
         parameters = [p for net in nets for p in net.parameters()]
+        now = settings if share is None else {**settings, "lr": settings["lr"] * share}
         if kind not in RECORDABLE:  # how its state begins, and whether all of it lies in `state`, is known to nobody here
-            return kind(parameters, **settings)
-        key = (kind, *(id(net) for net in nets), *sorted(settings.items()))
+            return kind(parameters, **now)
+        key = (kind, share is None, *(id(net) for net in nets), *sorted(settings.items()))  # the same in every round of a schedule
         if key not in self._optimizers:
-            fast = _FAST.get(kind, {}) if self.graphs is not None else {}
-            self._optimizers[key] = kind(parameters, **{**fast, **settings})
+            self._optimizers[key] = kind(
+                parameters, **(now if self.graphs is None else recordable(kind, now, self.device, share is not None))
+            )
         optimizer = self._optimizers[key]
         if self.graphs is None:
             optimizer.state.clear()
         kept = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
         if kept:
             torch._foreach_zero_(kept)  # in place: a recorded step knows the addresses; zeros are how these optimisers begin
-        for group in optimizer.param_groups:
-            group.update(settings)  # a schedule may have moved the learning rate
+        renew(optimizer, now)
         return optimizer
 
 
@@ -141,8 +140,11 @@ class Client:
         precision: Precision = "fp32",
         recall: Recall = lambda kind: None,
         domains: Sequence[str] = (),
+        round: int = 1,
+        rounds: int = 1,
     ) -> None:
         self.id, self.task, self.device, self.rng = holding.client, task, pool.device, rng
+        self.round, self.rounds = round, rounds  # 0 is what comes before round 1
         self.remembered: dict[str, Memory] = {}
         self._holding, self._pool, self._reader, self._recall = holding, pool, reader, recall
         self._precision, self._augment = pool.fast_precision if precision == "auto" else precision, augment
@@ -162,7 +164,7 @@ class Client:
         number = self._built.get(role, 0)
         self._built[role] = number + 1
         net = self._pool.network(role, number)
-        _load(net, state)
+        load_weights(net, state)
         net.zero_grad(set_to_none=True)
         return self._pool.trainable(net).train()
 
@@ -175,9 +177,14 @@ class Client:
         """The names of a part of a network's state: its parameters, its buffers, its head, its normalisation."""
         return self._pool.entries(role).names(part)
 
-    def optimizer(self, kind: Callable[..., Optimizer], net: nn.Module | Sequence[nn.Module], **settings: Any) -> Any:
-        """A fresh optimiser of that kind over the parameters of one network or several."""
-        return self._pool.optimizer(kind, [net] if isinstance(net, nn.Module) else list(net), settings)
+    def optimizer(
+        self, kind: Callable[..., Optimizer], net: nn.Module | Sequence[nn.Module], *, share: float | None = None, **settings: Any
+    ) -> Any:
+        """A fresh optimiser of that kind over the parameters of one network or several.
+
+        `share` is the part of `lr` that a schedule gives this round. On a GPU such a rate is a tensor, which recorded steps read.
+        """
+        return self._pool.optimizer(kind, [net] if isinstance(net, nn.Module) else list(net), settings, share)
 
     def stage_channels(self, x: Tensor) -> list[int]:
         """How many channels the task network's maps have after each of its stages: what must be drawn for them, outside a step."""
@@ -240,10 +247,7 @@ class Client:
             yield self._training_batch(chunk, size)
 
     def beside(self, make: Callable[..., Made], *given: Any) -> Made:
-        """What `make(*given)` makes of the batch that came last: on a GPU, while the steps before it still run.
-
-        It may read that batch and what was there before the task's first one, and nothing that steps change.
-        """
+        """`make(*given)` of the last batch; on a GPU while the steps before it still run, so it must read nothing that steps change."""
         return make(*given) if self._ahead is None else self._ahead.go_on(partial(make, *given))
 
     @property
@@ -319,7 +323,6 @@ class Client:
         """Images of a public data set, at most `number`, the same at every client: shuffled, in even batches, each with their places.
 
         A batch has two images at least, since a single one has no statistics: with `size` 2 an odd number makes one of three.
-
         A method that asks for them names the set in `Method.public_sets`.
         """
         images = self._public(name, number)
@@ -383,15 +386,6 @@ class Client:
         if augment:
             x, y = self._augment(x, y, self.rng)
         return normalise(x, self._mean, self._std).contiguous(memory_format=self._format), y
-
-
-def _load(net: nn.Module, state: State) -> None:
-    """`load_state_dict` in a few launches on a GPU; where something does not fit, that one says what."""
-    own = net.state_dict()
-    if own.keys() == state.keys() and all(value.shape == state[name].shape for name, value in own.items()):
-        copy_all(list(own.values()), [state[name] for name in own])
-    else:
-        net.load_state_dict(state)
 
 
 def _chunks(order: Tensor, size: int) -> Iterator[Tensor]:

@@ -10,7 +10,7 @@ import torch
 
 from unseen import settings
 from unseen.data.domain import DomainDataset
-from unseen.data.own import dataset_of
+from unseen.data.own import dataset_of, unfit_data
 from unseen.errors import BadInput, nearest
 from unseen.experiment_options import ExperimentOptions, options
 from unseen.method import Method
@@ -38,6 +38,8 @@ class Experiment(ExperimentOptions):
             if setting.name == "data" and isinstance(self.data, DomainDataset):
                 continue
             value, problem = setting.read(getattr(self, setting.name))
+            if problem and setting.name == "data":
+                problem = unfit_data(self.data) or problem
             object.__setattr__(self, setting.name, value)
             problems += [problem] if problem else []
         if problems:
@@ -47,6 +49,11 @@ class Experiment(ExperimentOptions):
         if self.device == "cpu" and self.compile == "on":
             raise BadInput("compile is 'on' and device is 'cpu', where compiling costs more than it wins; use --compile auto or off")
         object.__setattr__(self, "device", self.device if self.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
+
+    def __repr__(self) -> str:
+        """What differs from the defaults."""
+        given = [f"{s.name}={getattr(self, s.name)!r}" for s in options() if s.name != "device" and getattr(self, s.name) != s.default]
+        return f"Experiment({', '.join([repr(self.method), *given])})"
 
     @property
     def name(self) -> str:

@@ -167,6 +167,7 @@ class Method(Configured, ABC, Generic[S]):
     tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     pooled: ClassVar[bool] = False  # needs several domains at a client: `--partition pooled`
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}  # fields that differ from the defaults
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # settings by name, of which `unseen tune METHOD` chooses one
     server_state: ClassVar[type] = type(None)
     compiles: ClassVar[bool] = False  # True where its training passes go through `Local.loss`, which a run on a GPU may compile
 

@@ -24,10 +24,12 @@ _KINDS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
 }
 
 
-def make_optimizer(client: Client, name: Any, net: nn.Module | Sequence[nn.Module], lr: float, **settings: Any) -> Any:
+def make_optimizer(
+    client: Client, name: Any, net: nn.Module | Sequence[nn.Module], lr: float, share: float | None = None, **settings: Any
+) -> Any:
     """A fresh optimiser for one task, by name or a user's own; its state does not outlive the task."""
     kind, defaults = (name.thing, name.options) if isinstance(name, Own) else _KINDS[name]
-    return client.optimizer(kind, net, lr=lr, **{**defaults, **settings})
+    return client.optimizer(kind, net, share=share, lr=lr, **{**defaults, **settings})
 
 
 def unfit_optimizer(name: Any, lr: float, weight_decay: float) -> Iterable[str]:

@@ -86,6 +86,8 @@ class Configured:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Configured.__repr__  # type: ignore[method-assign]  # before @dataclass writes one with every field
         own = inspect.get_annotations(cls)
         if not any(isinstance(cls.__dict__.get(name), _Group) for name in own):
             return
@@ -117,6 +119,11 @@ class Configured:
             if strange and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
                 raise BadInput([f"{cls.__name__} has no field {name!r}{nearest(name, known)}" for name in strange])
         return super().__new__(cls)
+
+    def __repr__(self) -> str:
+        """What differs from the defaults; `values_of` gives everything."""
+        given = [f"{s.name}={value!r}" for s in settings_of(type(self)) if (value := getattr(self, s.name)) != s.default]
+        return f"{type(self).__name__}({', '.join(given)})"
 
     def __post_init__(self) -> None:
         problems = []
@@ -170,6 +177,8 @@ class Setting:
         if isinstance(hint, type) and issubclass(hint, Configured):
             if isinstance(value, type) and issubclass(value, hint):
                 return value, f"{self.name} is the class {value.__name__}; give an object: {value.__name__}()"
+            if isinstance(value, str) and (named := _kinds_of(hint)):
+                return (named[value](), "") if value in named else (value, f"{self.name} is {value!r}{nearest(value, named)}")
             return (value, "") if isinstance(value, hint) else (value, f"{self.name} is {value!r}; expected {expected}")
         if typing.get_origin(hint) is Literal:
             options = typing.get_args(hint)
@@ -202,6 +211,13 @@ class Setting:
         elif self.high is not None:
             text += f", at most {self.high:g}"
         return text + (", FILE.py:NAME" if self.own else "") + (", or none" if optional else "")
+
+
+def _kinds_of(hint: type[Any]) -> dict[str, type[Any]]:
+    """The parts of that type that there are now, by the names that they declare."""
+    found = {} if inspect.isabstract(hint) or "name" not in vars(hint) else {str(vars(hint)["name"]): hint}
+    below: list[type[Any]] = hint.__subclasses__()
+    return {name: kind for one in below for name, kind in _kinds_of(one).items()} | found
 
 
 def settings_of(cls: type) -> list[Setting]:
@@ -299,8 +315,8 @@ def build(cls: type[Any], values: Mapping[str, Any], parts: Mapping[str, type[Co
 
 
 def _read_part(value: Any, setting: Setting, parts: Mapping[str, type[Configured]]) -> Any:
-    hint, _ = _plain(setting.type)
-    if not (isinstance(hint, type) and issubclass(hint, Configured)):
+    hint, optional = _plain(setting.type)
+    if not (isinstance(hint, type) and issubclass(hint, Configured)) or (optional and value == "none"):
         return value
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):

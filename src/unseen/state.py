@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Entries", "Part", "State", "copied", "copy_all", "entries_of", "only", "same_bits", "state_of"]
+__all__ = ["Entries", "Part", "State", "copied", "copy_all", "entries_of", "load_weights", "only", "same_bits", "state_of"]
 
 State = dict[str, Tensor]
 Part = Literal["whole", "parameters", "buffers", "head", "backbone", "norms", "without-norms"]
@@ -92,6 +92,15 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 def _order(tensor: Tensor) -> torch.memory_format:
     return torch.contiguous_format if tensor.device.type == "cpu" else torch.preserve_format
+
+
+def load_weights(net: nn.Module, state: State) -> None:
+    """`load_state_dict` in a few launches on a GPU; where something does not fit, that one says what."""
+    own = net.state_dict()
+    if own.keys() == state.keys() and all(value.shape == state[name].shape for name, value in own.items()):
+        copy_all(list(own.values()), [state[name] for name in own])
+    else:
+        net.load_state_dict(state)
 
 
 def state_of(net: nn.Module) -> State:

@@ -6,7 +6,6 @@ import contextlib
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,33 +16,32 @@ import torch
 
 from unseen.data.cache import cache_root
 from unseen.data.checks.check import check
-from unseen.data.domain import DomainDataset, Holding
+from unseen.data.domain import Holding
 from unseen.data.partition.partitions import partition_hash
 from unseen.device.bare_step import made_up_labels
 from unseen.device.compiling import Work, compiling_pays, keep_compiled_in
 from unseen.engines.engine import Engine
 from unseen.engines.local import LocalEngine
 from unseen.engines.workers import Workers
-from unseen.errors import BadInput, NoReplies, nearest
+from unseen.errors import BadInput, NoReplies
 from unseen.experiment import Experiment, defaults_of, departures
 from unseen.method import Method
-from unseen.methods import method_class
-from unseen.networks.base import TaskNet
 from unseen.parts.local import Local
-from unseen.report.tables import Cell, comparison, to_markdown
+from unseen.report.result import Result
 from unseen.runs.folder import Checkpoint, RunFolder, read_run
 from unseen.runs.memory import Memories, Versions
-from unseen.runs.record import Record, Timing, make_record, read_records
+from unseen.runs.record import Record, Timing, make_record, read_records, read_timings
 from unseen.runs.selection import better, source_score
 from unseen.runs.traffic import Travelled
-from unseen.runs.watch import Silent, Watch
+from unseen.runs.watch import Watch
 from unseen.scoring import Model
+from unseen.settings import parts_in
 from unseen.state import State
 from unseen.task import Classification, Task
 from unseen.version import __version__
 from unseen.world import World, build_world
 
-__all__ = ["Elsewhere", "Result", "run", "train"]
+__all__ = ["Elsewhere", "Result", "goes_by_the_last_round", "train"]
 
 
 class Elsewhere(Protocol):
@@ -60,55 +58,6 @@ class Elsewhere(Protocol):
     def engine(self, run: Path) -> Engine: ...
 
     def end(self, run: Path) -> None: ...
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run leaves: its records, and the model of its last round."""
-
-    world: World
-    records: Sequence[Record]
-    state: State
-
-    @property
-    def model(self) -> TaskNet:
-        """The trained network, ready to predict."""
-        net = self.world.builders["task"]()
-        net.load_state_dict(self.state)
-        assert isinstance(net, TaskNet)
-        return net.eval()
-
-    def table(self, rule: str = "last") -> str:
-        """The run as a Markdown table."""
-        return to_markdown(comparison([Cell.of(self.world.experiment.name, self.records)], rule))
-
-
-def run(
-    method: Method[Any] | str,
-    data: DomainDataset | str | Mapping[str, Any] | Callable[..., Any] = "styled-digits",
-    target: str | None = None,
-    *,
-    out: str | Path | None = None,
-    resume: bool = False,
-    workers: int = 1,
-    watch: Watch | None = None,
-    **settings: Any,
-) -> Result:
-    """Train one federation and score it on the unseen domain.
-
-    `method` is an object (a class of your own needs no registration) or a name; `data` a name, a DomainDataset or a torch Dataset
-    per domain; `settings` are the experiment's (rounds, seed, network, partition, ...), of which several take your own code. With
-    `out`, everything is written there and the run can be resumed.
-    """
-    chosen = method_class(method)() if isinstance(method, str) else method
-    known = {f for f in Experiment.__dataclass_fields__ if f not in ("method", "data", "target")}
-    strange = sorted(set(settings) - known)
-    if strange:
-        raise BadInput(f"run() has no setting {strange[0]!r}{nearest(strange[0], known)}")
-    experiment = Experiment(method=chosen, data=data, target=target, **settings)
-    with ExitStack() as stack:
-        pool = stack.enter_context(Workers(workers, experiment.threads)) if workers > 1 and experiment.rebuildable else None
-        return train(experiment, Path(out) if out is not None else None, resume=resume, workers=pool, watch=watch or Silent())
 
 
 def train(
@@ -138,7 +87,8 @@ def train(
         stack.callback(folder.release)
         if elsewhere is None:
             world = replace(world, compiled=_compiles(world, folder, watch, alone))
-        known = folder.claim(describe(world, elsewhere.agreement if elsewhere else None), resume, defaults_of(experiment))
+        described = describe(world, elsewhere.agreement if elsewhere else None)
+        known = folder.claim(described, resume, defaults_of(experiment), all_rounds=goes_by_the_last_round(experiment))
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
         engine: Engine = (
@@ -147,7 +97,12 @@ def train(
         result = _rounds(world, engine, folder, known, watch)
         if elsewhere is not None:
             elsewhere.end(folder.path)
-        return result
+        return replace(result, about=described, timings=read_timings(folder.timings), best_state=folder.best_model())
+
+
+def goes_by_the_last_round(experiment: Experiment) -> bool:
+    """Whether a schedule depends on how many rounds there are: such a run cannot be resumed with more of them."""
+    return any(getattr(part, "over_all_rounds", False) for part in parts_in(experiment.method))
 
 
 def _check_data(world: World, watch: Watch) -> None:
@@ -342,6 +297,7 @@ def describe(world: World, agreement: str | None = None) -> dict[str, Any]:
         "experiment": experiment.description(),
         "departures": departures(experiment, dataset),
         "compiled": world.compiled,
+        "augment": dataset.augment if experiment.augment == "auto" else str(experiment.augment),
         "partition": agreement or partition_hash(list(world.holdings.values())),
         "between_sites": between_sites,
         "clients": {name: _held(holding, dataset.task, between_sites) for name, holding in sorted(world.holdings.items())},

@@ -47,6 +47,9 @@ class World:
     compiled: bool = False  # whether passes over whole batches are compiled
     _entries: dict[str, Entries] = field(default_factory=dict, init=False, repr=False)
 
+    def __repr__(self) -> str:
+        return f"World({self.experiment!r}: {', '.join(self.clients)} train {self.network}; {self.fold!r})"
+
     @property
     def network(self) -> str:
         """The task network by name, as the method needs it."""

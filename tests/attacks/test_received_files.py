@@ -38,6 +38,7 @@ from unseen.errors import BadInput
 from unseen.figures import draw
 from unseen.methods.fedavg import FedAvg
 from unseen.report.collect import collect
+from unseen.report.frames import rows_below, rows_to_csv
 from unseen.report.page import render_page
 from unseen.report.tables import comparison
 from unseen.report.tables import to_csv as table_to_csv
@@ -127,6 +128,7 @@ def test_a_runs_folder_names_code_and_it_is_not_run(place: str, run: Path, tiny:
     [
         "report RUN --format html --out OUT",
         "report RUN --format csv --out OUT",
+        "report RUN --format csv-table --out OUT",
         "figure bars RUN --out OUT.svg",
         "figure tsne RUN --out OUT.svg",
     ],
@@ -277,8 +279,9 @@ def test_no_cell_of_a_report_is_a_formula(run: Path, tmp_path: Path) -> None:
     lines = [{**r, "target": {f"-2+{name}": row for name, row in r["target"].items()}, "fold": "@fold"} for r in lines]
     (sent / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     tables, _ = tables_below(tmp_path, ["last"])
-    cells = [cell for row in csv.reader(io.StringIO(table_to_csv(tables))) for cell in row]
-    assert "'=HYPERLINK(1)" in cells and not [cell for cell in cells if cell[:1] in "=+-@" and cell and not number(cell)]
+    for text in (table_to_csv(tables), rows_to_csv(rows_below(tmp_path))):
+        cells = [cell for row in csv.reader(io.StringIO(text)) for cell in row]
+        assert "'=HYPERLINK(1)" in cells and not [cell for cell in cells if cell[:1] in "=+-@" and cell and not number(cell)]
     assert comparison(collect(tmp_path).cells, "last").rows  # the report itself has the name as it is
 
 

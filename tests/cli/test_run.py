@@ -156,9 +156,15 @@ def test_bench_report_and_a_cell_that_fails(tmp_path: Path) -> None:
     assert text.count("by reference to a network") >= 2
     again = unseen("bench", file, "--out", tmp_path / "b", "--workers", 1, expect=1)
     assert again.count("finished already") == 4 and "±" in again
-    for form, mark in (("md", "best round by source"), ("tex", r"\toprule"), ("html", "<table>"), ("csv", "method,target,rule")):
+    for form, mark in (
+        ("md", "best round by source"),
+        ("tex", r"\toprule"),
+        ("html", "<table>"),
+        ("csv-table", "method,target,rule"),
+        ("csv", "run,name,method,data"),
+    ):
         assert mark in unseen("report", tmp_path / "b", "--format", form)
-    unseen("report", tmp_path / "b", "--format", "csv", "--out", tmp_path / "t.csv")
+    unseen("report", tmp_path / "b", "--format", "csv-table", "--out", tmp_path / "t.csv")
     assert "oracle" in (tmp_path / "t.csv").read_text()
 
 

@@ -122,7 +122,7 @@ def test_a_method_may_give_its_network_other_tensors(tiny: DomainDataset) -> Non
     """Their old addresses are free then, and copies that come to lie there are no references."""
     result = go(own.Careless("rebound, copied"), tiny, rounds=3)
     before = result.world.fresh("task")
-    for name, _ in result.model.named_parameters():  # each client of each round adds one
+    for name, _ in result.network.named_parameters():  # each client of each round adds one
         assert torch.allclose(result.state[name], before[name] + 3, atol=1e-5), name
 
 

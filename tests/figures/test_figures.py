@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from synthetic_runs import write_bench, write_run
 from unseen.cli import app
+from unseen.cli.figures import NAMES
 from unseen.data.domain import DomainDataset
 from unseen.deploy.finished import FinishedRun
 from unseen.errors import BadInput
@@ -21,6 +22,7 @@ from unseen.figures import FIGURES, draw, save
 from unseen.figures.attention import activation_maps, cam
 from unseen.figures.classes import confusion_counts, reliability_bins
 from unseen.figures.comparing import client_counts
+from unseen.figures.drawing import LOSSES
 from unseen.figures.embedding import reference_features
 from unseen.figures.masks import marked
 from unseen.figures.outputs import drawn, look
@@ -45,7 +47,7 @@ OF_RUNS = {
 
 
 def test_every_figure_is_tried() -> None:
-    assert set(OF_RUNS) | {"bars", "clients"} == set(FIGURES)
+    assert set(OF_RUNS) | {"bars", "clients", "curves"} == set(FIGURES) and set(NAMES) == set(FIGURES)
 
 
 @pytest.mark.parametrize("name", OF_RUNS)
@@ -56,6 +58,8 @@ def test_it_is_drawn(name: str, folders: Callable[[str], Path], tiny: DomainData
         assert min(image.size) > 200 and np.asarray(image.convert("L")).std() > 5
     save(figure, tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_text().count("<path") > 5
+    save(figure, tmp_path / "x.pdf")
+    assert (tmp_path / "x.pdf").read_bytes()[:5] == b"%PDF-"
 
 
 def test_the_confusion_matrix_is_scikit_learns(finished: Finished, tiny: DomainDataset) -> None:
@@ -91,7 +95,7 @@ def test_activation_maps_fit_their_images(finished: Finished, tiny: DomainDatase
     images, labels = torch.from_numpy(tiny["c"].images[:4]), torch.from_numpy(tiny["c"].labels[:4])
     maps, _ = activation_maps(finished("fedavg"), images, labels)
     assert maps.shape == (4, 8, 8) and float(maps.min()) == 0 and float(maps.max()) == 1
-    assert len(cam([finished("fedavg"), finished("fedadg")], images=2).axes) == 6
+    assert len(cam([finished("fedavg"), finished("fedadg")], images=2).axes) == 6 + 1  # and the key of the colours
 
 
 def test_the_spectrum_is_that_of_a_wave() -> None:
@@ -139,9 +143,9 @@ def test_bars_and_client_counts(tmp_path: Path) -> None:
 
 
 def test_equal_figures_are_equal_files(finished: Finished, tmp_path: Path) -> None:
-    for name in ("a.svg", "b.svg", "a.png", "b.png"):
+    for name in ("a.svg", "b.svg", "a.png", "b.png", "a.pdf", "b.pdf"):
         save(FIGURES["confusion"].of_run(finished("fedavg")), tmp_path / name)  # type: ignore[misc]
-    for kind in ("svg", "png"):
+    for kind in ("svg", "png", "pdf"):
         assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
 
 
@@ -166,6 +170,34 @@ def test_the_command(tmp_path: Path) -> None:
     listed = CliRunner().invoke(app, ["figure"])
     assert listed.exit_code == 0 and all(name in listed.output for name in FIGURES)
     assert CliRunner().invoke(app, ["figure", "gap"]).exit_code == 2
+    typed = CliRunner().invoke(app, ["figure", "confusoin", str(tmp_path)])
+    assert typed.exit_code == 2 and "did you mean 'confusion'" in typed.output and "--out confusoin" not in typed.output
     write_bench(tmp_path / "b", methods=2, seeds=1, rounds=2)
     done = CliRunner().invoke(app, ["figure", "bars", str(tmp_path / "b"), "--out", str(tmp_path / "sub/bars.png")])
     assert done.exit_code == 0 and (tmp_path / "sub/bars.png").exists(), done.output
+    assert "bars.png" in done.output.replace("\n", "")
+
+
+def test_learning_curves_are_the_means_over_seeds(tmp_path: Path) -> None:
+    write_bench(tmp_path / "b", methods=2, seeds=2, rounds=3)
+    write_run(tmp_path / "b/early", "FedAvg", "art", 7, 3, done=2)
+    found = collect(tmp_path / "b")
+    figure = draw("curves", [tmp_path / "b"], rule="last")
+    panel = next(p for p in figure.axes if p.get_title() == "unseen: photo")
+    line = next(one for one in panel.get_lines() if one.get_label() == "FedProx (2 seeds)")
+    runs = [r for r in found.runs if r.name == "FedProx" and r.fold == "photo"]
+    means = [50 * sum(r.records[n]["target"]["photo"]["accuracy"] for r in runs) for n in range(3)]
+    assert list(line.get_ydata()) == pytest.approx(means) and list(line.get_xdata()) == [1, 2, 3]
+    rings = next(c for c in panel.collections if len(c.get_offsets()) == 4)  # two methods, two seeds
+    assert {x for x, _ in rings.get_offsets().tolist()} == {3.0}
+    key = {text.get_text() for text in next(p for p in figure.axes if p.get_title() == "unseen: art").get_legend().get_texts()}
+    assert key == {"FedAvg (2 seeds)", "FedProx (2 seeds)", "FedAvg, seed 7: 2 of 3 rounds", "round picked: last"}
+    with pytest.raises(BadInput, match="did you mean 'last'"):
+        draw("curves", [tmp_path / "b"], rule="lats")
+
+
+def test_pictures_of_losses_agree_on_what_is_low_and_every_mark_has_a_key(finished: Finished) -> None:
+    maps = {FIGURES[name].of_run(finished("fedavg")).axes[0].collections[0].get_cmap().name for name in ("surface", "plane")}  # type: ignore[misc]
+    assert maps == {LOSSES}
+    key = {text.get_text() for text in FIGURES["tsne"].of_run(finished("fedadg")).axes[0].get_legend().get_texts()}  # type: ignore[misc]
+    assert {"a", "b", "c (unseen)", "FedADG's reference"} < key and len(key) == 4 + 3  # domains by marker, classes by colour

@@ -19,6 +19,7 @@ from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
 from unseen.parts.round_averages import EMA
 from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
+from unseen.parts.schedules import Cosine, Step
 from unseen.parts.server_optimizers import AdamServer
 from unseen.parts.views import FACT, RandConv
 from unseen.state import State
@@ -29,6 +30,10 @@ METHODS: dict[str, Any] = {
     "fedavg": lambda: unseen.FedAvg(lr=0.01, batch=8),
     "fedavg with parts": lambda: unseen.FedAvg(
         lr=0.01, batch=8, views=RandConv(copies=1), mixstyle=MixStyle(), sam=SAM(), smoothing=0.1, server=AdamServer(lr=0.1), average=EMA()
+    ),
+    "fedavg with a cosine": lambda: unseen.FedAvg(lr=0.01, batch=8, epochs=2, schedule=Cosine(warmup=1)),
+    "fedsam with steps": lambda: unseen.FedSAM(
+        lr=0.01, batch=8, optimizer="momentum", weight_decay=0.01, schedule=Step(every=1, gamma=0.5)
     ),
     "fedavg with rsc, jigen, dsu": lambda: unseen.FedAvg(lr=0.01, batch=8, rsc=RSC(), jigen=JiGen(beta=0.5), mixstyle=DSU()),
     "fedavg with fact, efdmix, ga": lambda: unseen.FedAvg(lr=0.01, batch=8, views=FACT(), mixstyle=EFDMix(), aggregation=GA()),
@@ -92,3 +97,27 @@ def test_replaying_gives_what_running_gives(name: str, tiny: DomainDataset, monk
     monkeypatch.setattr(StepGraphs, "replayed", lambda self, step, autocast: step)
     plain, again = go(), go()
     assert furthest(recorded, plain) <= max(1e-4, 10 * furthest(plain, again))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "momentum"])
+def test_a_rate_that_changes_every_round_is_recorded_once_and_moves_the_steps(
+    optimizer: Any, tiny: DomainDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[StepGraphs] = []
+    began = StepGraphs.__init__
+
+    def noted(self: StepGraphs, device: Any) -> None:
+        began(self, device)
+        kept.append(self)
+
+    monkeypatch.setattr(StepGraphs, "__init__", noted)
+
+    def go(schedule: Any, device: str = "cuda", rounds: int = 6) -> State:
+        method = unseen.FedAvg(lr=0.01, batch=8, steps=8, optimizer=optimizer, weight_decay=0.01, schedule=schedule)
+        return dict(unseen.run(method, tiny, "c", rounds=rounds, device=device).state)
+
+    go(None)
+    scheduled = go(Cosine())
+    assert len(kept) == 2 and len(kept[0]._recordings) == len(kept[1]._recordings) == 1
+    on_cpu, plain = go(Cosine(), "cpu"), go(None, "cpu")
+    assert furthest(scheduled, on_cpu) < 0.2 * furthest(on_cpu, plain)

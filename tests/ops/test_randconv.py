@@ -8,7 +8,18 @@ import torch
 from scipy.signal import correlate2d
 
 from unseen.ops import randconv
-from unseen.ops.randconv import STYLES, Operation, draw_kernel, draw_operation, mixing_chain, repeated, restyled_views, texture
+from unseen.ops.randconv import (
+    STYLES,
+    Operation,
+    amplitudes,
+    draw_kernel,
+    draw_operation,
+    mixing_chain,
+    repeated,
+    restyled_views,
+    texture,
+    tones,
+)
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -132,3 +143,28 @@ def test_a_texture_as_one_convolution_is_the_same_and_draws_the_same(seed: int) 
     one, other = rng(seed), rng(seed)
     torch.testing.assert_close(randconv._textured(x, one), texture(x, other), atol=1e-5, rtol=1e-5)
     assert torch.equal(one.get_state(), other.get_state())
+
+
+def test_amplitudes_keep_the_phases_and_stay_between_the_two_images() -> None:
+    x = torch.rand(5, 3, 8, 6, generator=rng(3), dtype=torch.float64)
+    made, draws = amplitudes(x, rng(4)), rng(4)
+    circle, ratio = torch.randperm(5, generator=draws).tolist(), torch.rand(5, generator=draws)
+    for n in range(5):
+        own, other = (np.fft.fft2(x[i].numpy()) for i in (n, circle[(circle.index(n) + 1) % 5]))
+        mixed = ((1 - float(ratio[n])) * np.abs(own) + float(ratio[n]) * np.abs(other)) * np.exp(1j * np.angle(own))
+        assert np.allclose(made[n].numpy(), np.fft.ifft2(mixed).real, atol=1e-6)
+
+
+def test_tones_are_an_exponent_a_factor_and_a_shift_within_the_batchs_range() -> None:
+    x = torch.randn(4, 3, 5, 5, generator=rng(5), dtype=torch.float64)
+    made, draws = tones(x, rng(6)), 2 * torch.rand(3, 4, 3, generator=rng(6)).double() - 1
+    for n in range(4):
+        for c in range(3):
+            low, high = float(x[:, c].min()), float(x[:, c].max())
+            exponent, factor, shift = 2.0 ** float(draws[0, n, c]), 1.5 ** float(draws[1, n, c]), 0.25 * float(draws[2, n, c])
+            unit = (x[n, c].numpy() - low) / (high - low)
+            assert np.allclose(made[n, c].numpy(), np.clip(unit**exponent * factor + shift, 0, 1) * (high - low) + low, atol=1e-9)
+
+
+def test_tones_of_an_even_batch_stay_finite() -> None:
+    assert torch.isfinite(tones(torch.full((2, 1, 4, 4), 0.5), rng())).all()

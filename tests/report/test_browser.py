@@ -1,7 +1,9 @@
-"""The page in a real browser. Skipped where there is none."""
+"""The page in a real browser, and what axe-core finds there for people who hear it or use keys alone. Skipped where there is none."""
 
 from __future__ import annotations
 
+import html
+import json
 import re
 import shutil
 import subprocess
@@ -9,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from synthetic_runs import write_bench
+from synthetic_runs import write_bench, write_run
 from unseen.report.collect import collect
 from unseen.report.page import render_page
 
 BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+ROOT = Path(__file__).parents[2]
+AXE = next((f for place in (ROOT, Path.home()) if (f := place / "node_modules/axe-core/axe.min.js").is_file()), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium is installed: apt-get install chromium")
 
 # Written into the page's copy: what a person would see, as attributes of the outer document.
@@ -25,6 +29,63 @@ LOOK = """<script>addEventListener("load", () => {
   document.title = ["seen", Math.round(performance.now()), document.documentElement.scrollWidth, [...new Set(shown)].join("+"),
     getComputedStyle(document.querySelector("path[data-m='0']")).display, document.documentElement.dataset.theme, "end"].join(" ");
 })</script></body>"""
+
+
+# Sorting and filtering, as a person would.
+USE = """<script>addEventListener("load", () => {
+  const rows = () => [...document.querySelectorAll("#all-runs tbody tr")].filter((row) => !row.hidden);
+  const column = (number) => rows().map((row) => row.cells[number].textContent).join(",");
+  const sort = document.querySelectorAll("[data-sort]")[4], filter = document.getElementById("filter");
+  sort.click(); const up = column(4); sort.click(); const down = column(4);
+  filter.value = "fedprox 1"; filter.dispatchEvent(new Event("input"));
+  document.title = "seen " + JSON.stringify([up, down, sort.closest("th").getAttribute("aria-sort"), column(0), column(2),
+    document.getElementById("shown").textContent]) + " end";
+})</script></body>"""
+
+
+def opened(page: str, folder: Path, *options: str) -> str:
+    """What a browser makes of the page, as text."""
+    (folder / "page.html").write_text(page)
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}", *options]
+    done = subprocess.run([*command, "--dump-dom", (folder / "page.html").as_uri()], capture_output=True, text=True, timeout=120)
+    return done.stdout
+
+
+def test_runs_are_sorted_and_filtered(tmp_path: Path) -> None:
+    write_bench(tmp_path / "b", 2, 2, rounds=4)
+    found = re.search("<title>seen (.*) end</title>", opened(render_page(collect(tmp_path / "b"), "x").replace("</body>", USE), tmp_path))
+    assert found
+    up, down, order, names, seeds, shown = json.loads(found.group(1))
+    numbers = [float(text) for text in up.split(",")]
+    assert len(numbers) == 16 and numbers == sorted(numbers) and [float(text) for text in down.split(",")] == numbers[::-1]
+    assert (
+        order == "descending" and set(names.split(",")) == {"FedProx"} and set(seeds.split(",")) == {"0", "1"} and shown == "8 of 16 runs"
+    )
+
+
+@pytest.mark.skipif(AXE is None, reason="axe-core is not installed: npm install axe-core")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 500])
+def test_axe_finds_no_obstacle(theme: str, width: int, tmp_path: Path) -> None:
+    """Labels, roles, headings, keyboard and contrast, with every folded part open."""
+    write_bench(tmp_path / "b", 3, 3, rounds=4)
+    write_run(tmp_path / "b/own", "Personal", seed=9, rounds=4, own={"photo": 0.8, "cartoon": 0.7})
+    write_run(tmp_path / "b/early", "FedAvg", "art", 8, rounds=4, done=2)
+    (tmp_path / "b/bench.json").write_text(json.dumps({"paper_numbers": {"FedAvg": {"average": 50.0}}}))
+    page = render_page(collect(tmp_path / "b"), "Runs").replace('<html lang="en">', f'<html lang="en" data-theme="{theme}">')
+    page = page.replace("<details ", "<details open ").replace("<details>", "<details open>")
+    assert AXE is not None
+    look = f"""<script>{AXE.read_text()}</script><script>addEventListener("load", async () => {{
+      document.querySelector("[data-toggle]").click();
+      const found = await axe.run();
+      document.title = "seen " + JSON.stringify([found.passes.length, found.violations.map((v) => v.id + ": " + v.help + " " +
+        v.nodes.slice(0, 3).map((n) => n.html.slice(0, 120) + " | " + n.failureSummary).join("; "))]) + " end";
+    }})</script></body>"""
+    text = opened(page.replace("</body>", look), tmp_path, f"--window-size={width},900", "--virtual-time-budget=20000")
+    found = re.search("<title>seen (.*?) end</title>", text, flags=re.DOTALL)
+    assert found, text[-500:]
+    passes, violations = json.loads(html.unescape(found.group(1)))
+    assert passes > 20 and not violations, "\n".join(violations)
 
 
 def looked_at(page: str, width: int, folder: Path) -> list[str]:

@@ -73,14 +73,14 @@ def test_every_section_is_there_and_nothing_is_fetched(bench: Path) -> None:
 
 
 def test_numbers_are_those_of_the_table(bench: Path) -> None:
-    from unseen.report.statistics import interval_of
+    from unseen.report.statistics import interval_within
     from unseen.report.tables import comparison
 
     found = collect(bench)
     words = Words(render_page(found, "x")).text
     for rule in ("last", "source", "oracle"):
         stat = comparison(found.cells, rule).rows["FedSB"]["average"]
-        low, high = interval_of(stat) or (0, 0)
+        low, high = interval_within(stat) or (0, 0)
         assert f"{stat.mean:.2f}" in words and f"{low:.1f} to {high:.1f}" in words
 
 

@@ -65,8 +65,23 @@ def test_means_deviations_average_and_worst_by_hand() -> None:
     assert a["x"].mean == pytest.approx(85) and a["x"].std == pytest.approx(statistics.stdev([80, 90]))
     assert a["average"].mean == pytest.approx((70 + 70) / 2) and a["worst domain"].mean == pytest.approx(55)
     assert table.rows["B"]["average"].std is None and str(table.rows["B"]["x"]) == "85.00"
-    assert table.marks["B", "y"] == 1 and table.marks["A", "y"] == 2
-    assert table.marks["A", "x"] == table.marks["B", "x"] == 1  # equal as printed
+    assert table.marks == {}  # a seed or two cannot tell
+
+
+def several(method: str, *scores: float) -> list[Cell]:
+    """Runs on two unseen domains, one for each seed."""
+    return [Cell(method, fold, seed, records(fold, [(0.5, score)], seed)) for fold in ("x", "y") for seed, score in enumerate(scores)]
+
+
+def test_the_best_is_marked_where_it_can_be_told() -> None:
+    ahead, behind, near = several("A", 0.80, 0.82, 0.84), several("B", 0.70, 0.71, 0.75), several("C", 0.70, 0.83, 0.86)
+    assert comparison([*ahead, *behind], "last").marks == {("A", c): 1 for c in ("x", "y", "average", "worst domain")}
+    assert comparison([*ahead, *behind, *near], "last").marks == {}  # clear of one, not of the other
+    assert comparison(ahead, "last").marks == {}  # nobody to be better than
+    two = comparison([*several("A", 0.8, 0.9), *several("B", 0.1, 0.21)], "last")
+    assert two.marks == {("A", "average"): 1}  # two seeds are four pairs, but two on a domain
+    assert "**82.00 ± 2.00**" in to_markdown(comparison([*ahead, *behind], "last"))
+    assert r"\textbf{82.00 $\pm$ 2.00}" in to_latex(comparison([*ahead, *behind], "last"))
 
 
 def test_an_incomplete_seed_does_not_enter_the_average() -> None:
@@ -103,9 +118,9 @@ def test_own_models_select_and_have_a_table_by_client() -> None:
 
 def test_formats() -> None:
     table = comparison(cells(), "oracle")
-    assert "**85.00**" in to_markdown(table) and "oracle" in to_markdown(table)
+    assert "| 85.00 |" in to_markdown(table) and "**" not in to_markdown(table) and "oracle" in to_markdown(table)
     tex = to_latex(table)
-    assert r"\toprule" in tex and r"\textbf{70.00}" in tex and r"\underline{" in tex and r"$\pm$" in tex
+    assert r"\toprule" in tex and " 70.00 " in tex and r"\textbf" not in tex and r"$\pm$" in tex
     rows = list(csv.DictReader(io.StringIO(to_csv([table]))))
     assert len(rows) == 8 and float(rows[0]["mean"]) == pytest.approx(85) and rows[0]["rule"] == "oracle"
 

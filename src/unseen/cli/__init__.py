@@ -18,6 +18,8 @@ from unseen.cli.run import run
 from unseen.cli.show import methods, networks
 from unseen.cli.speed import speed
 from unseen.cli.study import study_app
+from unseen.cli.tune import tune
+from unseen.cli.verdict import verdict
 from unseen.cli.watch import watch
 
 __all__ = ["app", "main"]
@@ -33,7 +35,9 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(bench)
+app.command()(tune)
 app.command()(report)
+app.command()(verdict)
 app.command()(watch)
 app.command()(export)
 app.command()(predict)

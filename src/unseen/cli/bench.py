@@ -10,7 +10,7 @@ import typer
 from unseen.cli.answers import answering, errors, screen
 from unseen.cli.options import TRACKER_NAMES, among, default_workers, read_toml
 
-__all__ = ["bench"]
+__all__ = ["bench", "jobs_of", "refuse_mixture", "seeds_of"]
 
 
 def bench(
@@ -50,10 +50,10 @@ def bench(
         from unseen.report.tables import to_markdown
 
         values = read_toml(file)
-        cells = read_benchmark(values, _seeds(seeds), row)
+        cells = read_benchmark(values, seeds_of(seeds), row)
         number = workers or default_workers(cells[0].experiment)
-        wanted = _jobs(jobs)
-        _refuse_mixture(engine, wanted or 1, workers, address)
+        wanted = jobs_of(jobs)
+        refuse_mixture(engine, wanted or 1, workers, address)
         _refuse_untold(track or [], engine, wanted or 1)
         alone = engine == "ray" or workers is not None or bool(track)
         at_once = wanted or (1 if alone else best_jobs(cells))
@@ -78,7 +78,7 @@ def bench(
         raise typer.Exit(1)
 
 
-def _jobs(text: str) -> int | None:
+def jobs_of(text: str) -> int | None:
     """A number of runs, or None for auto."""
     from unseen.errors import BadInput
 
@@ -89,7 +89,8 @@ def _jobs(text: str) -> int | None:
     return int(text)
 
 
-def _refuse_mixture(engine: str, jobs: int, workers: int | None, address: str | None) -> None:
+def refuse_mixture(engine: str, jobs: int, workers: int | None, address: str | None) -> None:
+    """Options that contradict each other."""
     from unseen.errors import BadInput, choose
 
     choose("engine", engine, ("local", "ray"))
@@ -110,7 +111,8 @@ def _refuse_untold(track: list[str], engine: str, jobs: int) -> None:
         raise BadInput("--track follows one run at a time; leave out --jobs and --engine ray, or --track")
 
 
-def _seeds(text: str | None) -> list[int] | None:
+def seeds_of(text: str | None) -> list[int] | None:
+    """`0,1,2` as numbers."""
     from unseen.errors import BadInput
 
     if text is None:

@@ -12,7 +12,21 @@ from unseen.cli.options import TRUST_CODE, among
 
 __all__ = ["NAMES", "figure"]
 
-NAMES = ("confusion", "reliability", "tsne", "overlays", "gap", "cam", "generated", "restyled", "surface", "plane", "bars", "clients")
+NAMES = (
+    "curves",
+    "confusion",
+    "reliability",
+    "tsne",
+    "overlays",
+    "gap",
+    "cam",
+    "generated",
+    "restyled",
+    "surface",
+    "plane",
+    "bars",
+    "clients",
+)
 
 
 def figure(
@@ -20,7 +34,7 @@ def figure(
         str | None, typer.Argument(help="which figure; without it, all are listed", show_default=False, autocompletion=among(*NAMES))
     ] = None,
     folders: Annotated[list[Path] | None, typer.Argument(help="folder of a finished run, or of many", show_default=False)] = None,
-    out: Annotated[Path | None, typer.Option(help="file to write: .png or .svg")] = None,
+    out: Annotated[Path | None, typer.Option(help="file to write: .png, .svg or .pdf")] = None,
     rule: Annotated[
         str,
         typer.Option(help="which round's model: source (best on source validation) or last; also held-out or oracle for bars and clients"),
@@ -31,18 +45,20 @@ def figure(
     ] = None,
     trust: Annotated[bool, typer.Option("--trust", help=TRUST_CODE)] = False,
 ) -> None:
-    """Draw a figure from a finished run: confusion, reliability, tsne, overlays, gap, cam, and more.
+    """Draw a figure from finished runs: curves, confusion, reliability, tsne, overlays, gap, cam, and more.
 
     Example: unseen figure confusion runs/first --out confusion.svg
     """
     with answering():
-        from unseen.errors import BadInput
+        from unseen.errors import BadInput, choose
         from unseen.figures import FIGURES, draw, save
 
         if name is None:
             for known, kind in FIGURES.items():
                 screen.print(f"[bold]{known:<12}[/] {kind.about}")
             return
+        choose("figure", name, FIGURES)
         if not folders or out is None:
             raise BadInput(f"a figure needs a folder and a file: unseen figure {name} runs/first --out {name}.png")
         save(draw(name, folders, rule=rule, data=data, trust=trust), out)
+        screen.print(f"{FIGURES[name].about}: {out}", markup=False, highlight=False)

@@ -12,22 +12,27 @@ from unseen.cli.options import among
 
 __all__ = ["report", "tables_below"]
 
-_FORMATS = ("md", "tex", "html", "csv")
+_FORMATS = ("md", "tex", "html", "csv", "csv-table")
 _RULES = ("last", "source", "held-out", "oracle", "all")
 
 
 def report(
     folder: Annotated[Path, typer.Argument(help="folder with runs, at any depth")],
-    format: Annotated[str, typer.Option(help="md, tex, html or csv", autocompletion=among(*_FORMATS))] = "md",
+    format: Annotated[str, typer.Option(help="md, tex, html, csv or csv-table", autocompletion=among(*_FORMATS))] = "md",
     out: Annotated[Path | None, typer.Option(help="file to write; standard output without it")] = None,
     rule: Annotated[
         str, typer.Option(help="selection rule: last, source, held-out, oracle, or all", autocompletion=among(*_RULES))
     ] = "all",
     force: Annotated[bool, typer.Option("--force", help="mix runs of different data or protocols")] = False,
+    data: Annotated[
+        str | None,
+        typer.Option(help="html: where the data of these runs lie, to show a few images of each domain: folder:PATH or csv:FILE"),
+    ] = None,
 ) -> None:
     """Compare finished runs: mean and standard deviation over seeds, per unseen domain, average and worst.
 
-    html is a page with tests, learning curves, what travelled, time, partition and settings, in one file.
+    html is a page with tests, learning curves, what travelled, time, partition and settings, in one file. csv has a row for each run and
+    round, with scores and every setting, finished or not, as `unseen.load(FOLDER)` in Python; csv-table has the numbers of the tables.
 
     Example: unseen report runs/demo --format html --out report.html
     """
@@ -40,10 +45,12 @@ def report(
         choose("format", format, _FORMATS)
         rules = list(RULES) if rule == "all" else [choose("selection rule", rule, [*RULES, "all"])]
         if format == "html":
-            text, notes = _page_below(folder, force)
+            text, notes = _page_below(folder, force, data)
+        elif format == "csv":
+            text, notes = _rows_below(folder)
         else:
             tables, notes = tables_below(folder, rules, force)
-            text = to_csv(tables) if format == "csv" else "\n\n".join(map(to_markdown if format == "md" else to_latex, tables)) + "\n"
+            text = to_csv(tables) if format == "csv-table" else "\n\n".join(map(to_markdown if format == "md" else to_latex, tables)) + "\n"
         for note in notes:
             errors.print(note, markup=False)
         if out is None:
@@ -63,9 +70,15 @@ def tables_below(folder: Path, rules: list[str], force: bool = False) -> tuple[l
     return [t for t in tables if t.columns], found.notes
 
 
-def _page_below(folder: Path, force: bool) -> tuple[str, list[str]]:
+def _rows_below(folder: Path) -> tuple[str, list[str]]:
+    from unseen.report.frames import rows_below, rows_to_csv
+
+    return rows_to_csv(rows_below(folder)), []
+
+
+def _page_below(folder: Path, force: bool, data: str | None) -> tuple[str, list[str]]:
     from unseen.report.collect import collect
     from unseen.report.page import render_page
 
     found = collect(folder, force=force, unfinished=True)
-    return render_page(found, f"Runs in {folder.absolute().name}"), found.notes
+    return render_page(found, f"Runs in {folder.absolute().name}", data=data), found.notes

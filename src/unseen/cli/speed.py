@@ -53,6 +53,7 @@ def speed(
         str, typer.Option(help="compiled passes on a GPU; auto: where faster", autocompletion=among("auto", "on", "off"))
     ] = "auto",
     repeats: Annotated[int, typer.Option(help="how often each side is timed; the fastest counts")] = 2,
+    start: Annotated[bool, typer.Option(help="time a process of its own from the command to its first batch, for each network")] = True,
     to_json: Annotated[Path | None, typer.Option("--json", help="file to write the numbers to, for programs")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress")] = False,
 ) -> None:
@@ -62,7 +63,7 @@ def speed(
 
     Example: unseen speed --methods fedavg,fedsb --networks resnet18,mobilenet_v2 --batch 16 --size 64 --json speed.json
     """
-    given = {key: value for key, value in locals().items() if key not in ("to_json", "quiet") and value is not None}
+    given = {key: value for key, value in locals().items() if key not in ("to_json", "quiet", "start") and value is not None}
     with answering():
         from unseen.errors import BadInput
         from unseen.files import write_atomically
@@ -77,9 +78,10 @@ def speed(
             for total, case, row in measure(plan, say=lambda text: errors.print(text, markup=False)):
                 rows.append(row)
                 tell(len(rows), total, case, row)
-        starts = {network: seconds_to_first_batch(plan, network) for network in dict.fromkeys(row.network for row in rows)}
+        starts = {network: seconds_to_first_batch(plan, network) for network in dict.fromkeys(row.network for row in rows) if start}
         _show(plan, rows)
-        _show_starts(starts)
+        if start:
+            _show_starts(starts)
         if to_json is not None:
             found = {"machine": machine(), "plan": _plain(plan), "measured": [row.plain() for row in rows], "start": starts}
             to_json.parent.mkdir(parents=True, exist_ok=True)

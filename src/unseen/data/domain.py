@@ -63,12 +63,15 @@ class Domain:
     def __post_init__(self) -> None:
         problems = []
         for what in ("images", "labels"):
-            if isinstance(value := getattr(self, what), Tensor):
-                object.__setattr__(self, what, value.detach().cpu().numpy())
+            value = getattr(self, what)
+            array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value if hasattr(value, "dtype") else np.asarray(value)
+            object.__setattr__(self, what, _bytes_of(array) if what == "images" else array)
         if self.images.ndim == 4 and self.images.shape[3] in (1, 3, 4) and min(self.images.shape[1:3]) > 4:
             problems.append(f"domain {self.name!r}: images {self.images.shape} have their channels last; give images.transpose(0, 3, 1, 2)")
         if self.images.ndim != 4 or self.images.dtype != np.uint8:
-            problems.append(f"domain {self.name!r}: images are {self.images.dtype} {self.images.shape}; expected uint8 [n, c, h, w]")
+            problems.append(
+                f"domain {self.name!r}: images are {self.images.dtype} {self.images.shape}; expected uint8 [n, c, h, w], or 0 to 1"
+            )
         for what in ("labels", "groups", "split", "spacing"):
             array = getattr(self, what)
             if array is not None and len(array) != len(self.images):
@@ -78,6 +81,18 @@ class Domain:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def __repr__(self) -> str:
+        channels, height, width = self.images.shape[1:]
+        what = "masks" if self.labels.ndim == 4 else "labels"
+        return f"Domain({self.name!r}: {len(self):,} images {channels} x {height} x {width} with {what})"
+
+
+def _bytes_of(images: NDArray[Any]) -> NDArray[Any]:
+    """Numbers from 0 to 1 become bytes; whatever else is not bytes stays as it is, and is refused."""
+    if images.dtype.kind == "f" and images.size and images.min() >= 0 and images.max() <= 1:
+        return np.asarray(np.rint(images * 255), dtype=np.uint8)
+    return images
 
 
 def read_rows(domain: Domain, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
@@ -97,6 +112,9 @@ class Samples:
 
     def __len__(self) -> int:
         return sum(len(index) for _, index in self.parts)
+
+    def __repr__(self) -> str:
+        return f"Samples({', '.join(f'{len(index):,} of {domain.name}' for domain, index in self.parts)})"
 
     def take(self, positions: Tensor, read: ReadRows = read_rows) -> tuple[Tensor, Tensor]:
         """The images (uint8) and labels at these positions, as fresh tensors in that order. `read` gives rows of one domain."""
@@ -142,6 +160,12 @@ class DomainDataset:
     notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        if not isinstance(self.task, Task):
+            raise BadInput(f"the task of {self.name!r} is {self.task!r}; give Classification(class names) or Segmentation(structures)")
+        strange = [type(one).__name__ for one in self.domains if not isinstance(one, Domain)]
+        if strange or not len(self.domains):
+            raise BadInput(f"the domains of {self.name!r} are {', '.join(strange) or 'none'}; give a tuple of Domain(name, images, labels)")
+        object.__setattr__(self, "domains", tuple(self.domains))
         names = [d.name for d in self.domains]
         problems = [f"data set {self.name!r} has two domains named {n!r}" for n in sorted({n for n in names if names.count(n) > 1})]
         if not isinstance(self.network, str):
@@ -151,6 +175,12 @@ class DomainDataset:
             problems.append(f"the domains of {self.name!r} differ in image shape ({shapes}); prepare them at one size")
         if problems:
             raise BadInput(problems)
+
+    def __repr__(self) -> str:
+        height, width = self.size
+        held = ", ".join(f"{domain.name} ({len(domain):,})" for domain in self.domains)
+        told = f"{self.task.name} of {', '.join(self.task.labels)}" if self.task.outputs <= 6 else f"{self.task.outputs} classes"
+        return f"DomainDataset({self.name!r}: {held}; {told}; images {self.channels} x {height} x {width})"
 
     def __getitem__(self, name: str) -> Domain:
         choose(f"domain of {self.name}", name, self.names)
@@ -179,6 +209,10 @@ class Fold:
     targets: tuple[Domain, ...]
     held_out: tuple[Domain, ...] = ()  # source domains kept for selection; they do not train
 
+    def __repr__(self) -> str:
+        parts = (("train", self.sources), ("unseen", self.targets), ("held out", self.held_out))
+        return f"Fold({'; '.join(f'{what}: ' + ', '.join(d.name for d in domains) for what, domains in parts if domains)})"
+
 
 @dataclass(frozen=True, eq=False)
 class Holding:
@@ -188,6 +222,9 @@ class Holding:
     domain: str
     train: Samples
     validation: Samples
+
+    def __repr__(self) -> str:
+        return f"Holding({self.client!r} of {self.domain}: {len(self.train):,} to train, {len(self.validation):,} to validate)"
 
 
 Protocol = Callable[[DomainDataset], Iterator[Fold]]

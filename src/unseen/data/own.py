@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch.utils.data
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,7 +19,7 @@ from unseen.errors import BadInput
 from unseen.own_code import Own, telling_where
 from unseen.task import Classification, Segmentation, Task
 
-__all__ = ["dataset_of", "open_data"]
+__all__ = ["dataset_of", "open_data", "unfit_data"]
 
 _CHANNELS = (1, 3, 4)
 _SMALL = 64  # pixels up to which a small network is trained unless the user says otherwise
@@ -38,6 +40,20 @@ def open_data(data: str | Own, size: int | None) -> DomainDataset:
     return thing if isinstance(thing, DomainDataset) else dataset_of(thing, data.name)
 
 
+def unfit_data(data: Any) -> str:
+    """What is wrong with data that is neither a name nor a data set; '' for nothing that is known here."""
+    several = isinstance(data, list | tuple)
+    one = data[0] if several and data else data
+    what = f"a {type(data).__name__}" + (f" of {type(one).__name__}s" if several and data else "")
+    if isinstance(one, Domain):
+        return f"data is {what}; give them with their task: DomainDataset(name, Classification(class names), (domain, domain, ...))"
+    if isinstance(one, torch.utils.data.Dataset | torch.utils.data.DataLoader):
+        return f"data is {what}; give a torch Dataset for each domain, by its name: data={{'north': dataset, 'south': dataset}}"
+    if several or isinstance(data, np.ndarray | Tensor):
+        return f"data is {what}; give a name (`unseen data` lists them), a DomainDataset, or a torch Dataset for each domain by its name"
+    return ""
+
+
 def dataset_of(domains: Any, name: str) -> DomainDataset:
     """A DomainDataset of one torch Dataset per domain, each of (image, label) pairs.
 
@@ -48,7 +64,7 @@ def dataset_of(domains: Any, name: str) -> DomainDataset:
         raise BadInput(
             f"data is a {type(domains).__name__}; expected a torch Dataset per domain by name, such as {{'north': dataset, ...}}"
         )
-    made = [_domain(key, dataset) for key, dataset in domains.items()]
+    made = [replace(given, name=key) if isinstance(given, Domain) else _domain(key, given) for key, given in domains.items()]
     kinds = {d.labels.shape[1:2] for d in made}
     if len(kinds) > 1:
         raise BadInput("the domains differ in their labels: classes in some and masks in others, or another number of masks")

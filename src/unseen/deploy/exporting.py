@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unseen.data.checks.gap import random_features, style_of
+from unseen.data.deployable import Deployable
 from unseen.data.domain import Domain, DomainDataset, Samples
 from unseen.deploy.calibration import fit_temperature, nll, probabilities
 from unseen.deploy.card import CARD_FILE, ModelCard, style_to_text
 from unseen.deploy.finished import FinishedRun, finished_run
-from unseen.deploy.model import Deployable, file_hash, images_at_once, load_model, onnx_runtime
+from unseen.deploy.model import file_hash, images_at_once, load_model, onnx_runtime
 from unseen.errors import BadInput, choose
 from unseen.files import write_atomically
 from unseen.own_code import Own

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unseen.data.domain import Pixels, normalise
+from unseen.data.deployable import Deployable
 from unseen.deploy.calibration import probabilities
 from unseen.deploy.card import CARD_FILE, ModelCard, read_card
 from unseen.deploy.signing import refuse_other_signer
@@ -22,26 +22,9 @@ from unseen.deploy.weights import refuse_other_weights
 from unseen.errors import BadInput
 from unseen.networks import build_network
 
-__all__ = ["Deployable", "Deployed", "file_hash", "images_at_once", "load_model"]
+__all__ = ["Deployed", "file_hash", "images_at_once", "load_model"]
 
 _VALUES_AT_ONCE = 2**27
-
-
-class Deployable(nn.Module):
-    """A network that takes pixels in 0 to 1, so that nobody has to know how it was trained: the normalisation is inside."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, net: nn.Module, pixels: Pixels) -> None:
-        super().__init__()
-        self.net = net
-        for name, value in zip(("mean", "std"), pixels.tensors(), strict=True):
-            self.register_buffer(name, value, persistent=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.net(normalise(images, self.mean, self.std))
-        return logits
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from torch.optim import Optimizer
 from unseen.settings import Configured
 from unseen.task import Task
 
-__all__ = ["RECORDABLE", "Recorded", "RecordedPass", "StepGraphs", "no_collection"]
+__all__ = ["RECORDABLE", "Recorded", "RecordedPass", "StepGraphs", "no_collection", "recordable", "renew", "set_rate"]
 
-RECORDABLE: tuple[type[Optimizer], ...] = (torch.optim.Adam, torch.optim.SGD)  # the pool keeps them, their state begins with zeros
+_FAST: dict[Any, dict[str, Any]] = {torch.optim.Adam: {"fused": True, "capturable": True}, torch.optim.SGD: {"fused": True}}
+RECORDABLE: tuple[type[Optimizer], ...] = tuple(_FAST)  # the pool keeps them, their state begins with zeros
 
 _WARM_UP = 3  # real steps, run as they are, before a recording: libraries set themselves up in them
 _MOST = 32  # recordings kept; a method that makes new tensors in every task would fill the memory
@@ -50,8 +51,7 @@ class StepGraphs:
         optimizers = [thing for thing in _things(step) if isinstance(thing, Optimizer)]
 
         def run(*batch: Tensor) -> None:
-            rates = tuple(group["lr"] for optimizer in optimizers for group in optimizer.param_groups)  # numbers in a recording
-            key = None if identity is None else (identity, rates, tuple((t.shape, t.dtype, t.stride()) for t in batch))
+            key = None if identity is None else (identity, _rates(optimizers), tuple((t.shape, t.dtype, t.stride()) for t in batch))
             recording = self._recordings.get(key)
             if recording is None and key is not None and self._uses.get(key, 0) >= _WARM_UP and len(self._recordings) < _MOST:
                 recording = self._recordings[key] = _Recording(step, batch, autocast, self._stream)
@@ -104,6 +104,36 @@ class RecordedPass:
         self._x[: len(x)].copy_(x)
         self._graph.replay()
         return self._said[: len(x)]
+
+
+def recordable(kind: Callable[..., Optimizer], settings: dict[str, Any], device: torch.device, scheduled: bool) -> dict[str, Any]:
+    """The settings with which an optimiser's steps can be recorded. A rate that a schedule moves is a tensor: one recording does."""
+    rate = {"lr": torch.tensor(settings["lr"], device=device)} if scheduled else {}
+    return {**_FAST[kind], **settings, **rate}
+
+
+def renew(optimizer: Optimizer, settings: dict[str, Any]) -> None:
+    """Its settings as they are now: another task may have moved them, or the schedule."""
+    for group in optimizer.param_groups:
+        for name, value in settings.items():
+            if name == "lr":
+                set_rate(group, value)
+            else:
+                group[name] = value
+
+
+def set_rate(group: dict[str, Any], lr: float) -> None:
+    """Give an optimiser's group another learning rate: in place where it is a tensor, which recorded steps go on reading."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(lr)
+    else:
+        group["lr"] = lr
+
+
+def _rates(optimizers: list[Optimizer]) -> tuple[Hashable, ...]:
+    """The learning rates as a recording holds them: a number as it is, a tensor (of a schedule) by where it lies."""
+    rates = (group["lr"] for optimizer in optimizers for group in optimizer.param_groups)
+    return tuple(("at", rate.data_ptr()) if isinstance(rate, Tensor) else rate for rate in rates)
 
 
 @contextmanager

@@ -94,6 +94,8 @@ class TaskRunner:
             precision=world.experiment.precision,
             recall=lambda kind: memory.recall(name, kind),
             domains=sorted(domain.name for domain in world.fold.sources),
+            round=place.round,
+            rounds=world.experiment.rounds,
         )
         with seeded_block(world.device, seed, "task", place.round, place.ask, name, *self.secret):
             up = task(down, client)

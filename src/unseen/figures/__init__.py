@@ -12,7 +12,7 @@ from unseen.deploy.finished import FinishedRun, finished_run
 from unseen.errors import BadInput, choose
 from unseen.figures.attention import cam
 from unseen.figures.classes import confusion, reliability
-from unseen.figures.comparing import bars, clients
+from unseen.figures.comparing import bars, clients, curves
 from unseen.figures.drawing import save
 from unseen.figures.embedding import tsne
 from unseen.figures.masks import overlays
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "FIGURES", "bars", "cam", "clients", "confusion", "draw", "finished_run", "gap", "generated", "overlays", "plane", "reliability",
-    "restyled", "save", "surface", "tsne",
+    "FIGURES", "bars", "cam", "clients", "confusion", "curves", "draw", "finished_run", "gap", "generated", "overlays",
+    "plane", "reliability", "restyled", "save", "surface", "tsne",
 ]  # fmt: skip
 
 
@@ -40,6 +40,7 @@ class Kind:
 
 
 FIGURES: Mapping[str, Kind] = {
+    "curves": Kind("learning curves on each unseen domain, of one run or of many", of_folder=curves),
     "confusion": Kind("confusion matrix on each unseen domain", of_run=confusion),
     "reliability": Kind("reliability diagram on each unseen domain", of_run=reliability),
     "tsne": Kind("t-SNE of features by class and domain, with FedADG's reference", of_run=tsne),

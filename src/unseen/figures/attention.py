@@ -51,5 +51,6 @@ def cam(runs: Sequence[FinishedRun], images: int = 5) -> Figure:
             right = predicted[row] == labels[row]
             title = f"{run.about['name']}: {'right' if right else task.classes[int(predicted[row])]}"
             show_image(axes[row][column], picture.numpy(), title)
-            axes[row][column].imshow(heat.numpy(), cmap="jet", alpha=0.45)
+            shown = axes[row][column].imshow(heat.numpy(), cmap="jet", alpha=0.45, vmin=0, vmax=1)
+    figure.colorbar(shown, ax=axes[-1], location="bottom", shrink=0.5, label="how much a place speaks for the true class")
     return figure

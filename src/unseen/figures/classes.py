@@ -41,7 +41,11 @@ def confusion(run: FinishedRun) -> Figure:
         seen = look(run, drawn(domain, _ALL))
         counts = confusion_counts(seen.labels, seen.logits.argmax(1), len(task.classes))
         heat_map(panel, 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1), task.classes, task.classes, "{:.0f}", high=100)
-        panel.set(title=f"{domain.name}: {100 * counts.trace() / counts.sum():.1f} % right", xlabel="predicted", ylabel="true")
+        panel.set(
+            title=f"{domain.name}: {100 * counts.trace() / counts.sum():.1f} % right",
+            xlabel="predicted, % of the true class",
+            ylabel="true",
+        )
     return figure
 
 

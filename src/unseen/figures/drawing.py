@@ -1,4 +1,4 @@
-"""Sheets of paper: matplotlib without its global state, saved as PNG or SVG."""
+"""Sheets of paper: matplotlib without its global state, saved as PNG, SVG or PDF."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "heat_map", "save", "sheet", "show_image"]
+__all__ = ["COLOURS", "LOSSES", "heat_map", "key_of_markers", "save", "sheet", "show_image"]
 
 COLOURS = ("#1b6ec2", "#d1541b", "#2b8a3e", "#9135b8", "#b8860b", "#c2255c", "#0b8a8a", "#6b4f3a", "#4c5fd5", "#5f6b76")
-_ENDINGS = (".png", ".svg")
+LOSSES = "viridis_r"  # of every picture of a loss: the brighter, the lower
+_ENDINGS = (".png", ".svg", ".pdf")
+_UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # equal figures are equal files
 
 
 def sheet(rows: int, columns: int, width: float = 3.6, height: float = 3.2) -> tuple[Figure, list[list[Axes]]]:
@@ -54,15 +56,23 @@ def show_image(axes: Axes, image: NDArray[Any], title: str = "") -> None:
         axes.set_title(title, fontsize=9)
 
 
+def key_of_markers(names: Sequence[str], markers: Sequence[str], colours: Sequence[str]) -> list[Any]:
+    """Entries of a key: what each marker, in each colour, stands for."""
+    from matplotlib.lines import Line2D
+
+    style: dict[str, Any] = {"linestyle": "", "markersize": 5}
+    return [Line2D([], [], label=n, marker=m, color=c, **style) for n, m, c in zip(names, markers, colours, strict=True)]
+
+
 def save(figure: Figure, path: Path) -> None:
-    """As PNG or SVG, whole or not at all; equal figures are equal files."""
+    """As PNG, SVG or PDF, whole or not at all; equal figures are equal files."""
     if path.suffix.lower() not in _ENDINGS:
-        raise BadInput(f"a picture as {path.name!r}; expected a name that ends in {' or '.join(_ENDINGS)}")
+        raise BadInput(f"a picture as {path.name!r}; expected a name that ends in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}")
     import matplotlib
 
     stream = io.BytesIO()
     kind = path.suffix.lower()[1:]
     with matplotlib.rc_context({"svg.hashsalt": "unseen"}):
-        figure.savefig(stream, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        figure.savefig(stream, format=kind, dpi=150, metadata=_UNDATED.get(kind))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, stream.getvalue())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unseen.deploy.finished import FinishedRun
-from unseen.figures.drawing import COLOURS, sheet
+from unseen.figures.drawing import COLOURS, key_of_markers, sheet
 from unseen.figures.outputs import drawn, look, only, server_state
 from unseen.methods.fedadg import FedADG
 from unseen.ops.adversarial import draw_reference, one_hot
@@ -60,23 +60,20 @@ def _drawn(run: FinishedRun, points: Any, labels: Any, where: Any, names: list[s
     task: Any = run.world.dataset.task
     unseen = {d.name for d in run.world.fold.targets}
     own = points[: len(labels)]
-    figure, axes = sheet(1, 2, 5.2, 4.4)
-    for number, name in enumerate(names):
+    figure, axes = sheet(1, 2, 6.0, 4.4)
+    titles = [f"{name} (unseen)" if name in unseen else name for name in names]
+    for number in range(len(titles)):
         here = where == number
-        title = f"{name} (unseen)" if name in unseen else name
         style: dict[str, Any] = {"s": 12, "alpha": 0.75, "linewidths": 0}
-        axes[0][1].scatter(own[here, 0], own[here, 1], color=COLOURS[number % 10], marker=_MARKERS[number % 10], label=title, **style)
-        for label, text in enumerate(task.classes):
+        axes[0][1].scatter(own[here, 0], own[here, 1], color=COLOURS[number % 10], marker=_MARKERS[number % 10], **style)
+        for label in range(len(task.classes)):
             both = here & (labels == label)
-            axes[0][0].scatter(
-                own[both, 0],
-                own[both, 1],
-                color=COLOURS[label % 10],
-                marker=_MARKERS[number % 10],
-                label=text if number == 0 else None,
-                **style,
-            )
-    for panel, title in zip(axes[0], ("by class; the marker is the domain", "by domain"), strict=True):
+            axes[0][0].scatter(own[both, 0], own[both, 1], color=COLOURS[label % 10], marker=_MARKERS[number % 10], **style)
+    markers = [_MARKERS[number % 10] for number in range(len(titles))]
+    classes = key_of_markers(task.classes, ["s"] * len(task.classes), [COLOURS[n % 10] for n in range(len(task.classes))])
+    domains = key_of_markers(titles, markers, ["gray"] * len(titles))
+    keys = [classes + domains, key_of_markers(titles, markers, [COLOURS[n % 10] for n in range(len(titles))])]
+    for panel, title, key in zip(axes[0], ("colour: class; marker: domain", "by domain"), keys, strict=True):
         if len(points) > len(labels):
             panel.scatter(
                 points[len(labels) :, 0],
@@ -86,9 +83,9 @@ def _drawn(run: FinishedRun, points: Any, labels: Any, where: Any, names: list[s
                 s=10,
                 linewidths=0.6,
                 alpha=0.6,
-                label="reference",
             )
+            key += key_of_markers(["FedADG's reference"], ["x"], ["black"])
         panel.set(title=title, xticks=[], yticks=[])
-        panel.legend(fontsize=7, markerscale=1.5)
+        panel.legend(handles=key, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     figure.suptitle(f"{run.about['name']}: features, t-SNE")
     return figure

@@ -18,7 +18,7 @@ from torch import Tensor
 from unseen.data.domain import Samples
 from unseen.deploy.finished import FinishedRun
 from unseen.errors import BadInput
-from unseen.figures.drawing import COLOURS, sheet
+from unseen.figures.drawing import COLOURS, LOSSES, sheet
 from unseen.figures.last_round import repeat_last_round
 from unseen.figures.outputs import drawn
 from unseen.figures.surface import filter_direction, levels_of, losses_around
@@ -97,13 +97,13 @@ def plane(run: FinishedRun, points: int = 13, images: int = 64) -> Figure:
         centre = _loss_of(run, samples, last.model)
         own = {name: _loss_of(run, samples, state) for name, state in last.clients.items()}
         levels = levels_of(grid, max(centre, *own.values()))
-        lines = panel.contourf(steps, steps, grid.T, levels=levels, cmap="coolwarm_r", extend="max")
+        lines = panel.contourf(steps, steps, grid.T, levels=levels, cmap=LOSSES, extend="max")
         panel.plot(0, 0, "^", color="black", markersize=9, label=f"global: {centre:.3f}")
         for number, (name, place) in enumerate(found.places.items()):
             panel.plot(*place, "o", color=COLOURS[number % 10], markeredgecolor="white", label=f"{name}: {own[name]:.3f}")
         panel.set(title=f"loss on {title}", xticks=[], yticks=[], aspect="equal")
         panel.legend(fontsize=7, loc="upper right")
-        figure.colorbar(lines, ax=panel, format="%.4g")
+        figure.colorbar(lines, ax=panel, format="%.4g", label="loss")
     title = f"{run.about['name']}, round {len(run.records)}; {100 * found.share:.0f} % of the clients' spread lies in the plane"
     figure.suptitle(title if last.same else f"{title}\n(the round, repeated here, did not give the run's very bits)", fontsize=10)
     return figure

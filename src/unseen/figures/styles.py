@@ -87,10 +87,15 @@ def restyled(run: FinishedRun, lam: float = 1.0) -> Figure:
         style = normalised(run, drawn(domain, 1).take(torch.tensor([0]))[0])
         new = fourier.restyle_amplitudes(x, fourier.low_amplitudes(style, alpha), torch.tensor([lam]), alpha)
         columns += [(f"{domain.name}", style), (f"{first.name} as {domain.name}", new)]
+    spectra: list[NDArray[np.float64]] = []
     for column, (title, picture) in enumerate(columns):
         pixels = _pixels(run, picture)[0]
         show_image(axes[0][column], pixels, title)
-        axes[1][column].imshow(log_spectrum(pixels.astype(np.float64)), cmap="magma")
-        axes[1][column].set_axis_off()
+        spectra.append(log_spectrum(pixels.astype(np.float64)))
+    highest = max(float(spectrum.max()) for spectrum in spectra)
+    for panel, spectrum in zip(axes[1], spectra, strict=True):
+        shown = panel.imshow(spectrum, cmap="magma", vmin=0, vmax=highest)
+        panel.set_axis_off()
+    figure.colorbar(shown, ax=axes[1], shrink=0.8, label="log(1 + amplitude)")
     figure.suptitle(f"images and log amplitudes; alpha {alpha:g}, lambda {lam:g}", fontsize=10)
     return figure

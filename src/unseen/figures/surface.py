@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unseen.data.domain import Samples
 from unseen.deploy.finished import FinishedRun
-from unseen.figures.drawing import sheet
+from unseen.figures.drawing import LOSSES, sheet
 from unseen.figures.outputs import drawn, normalised
 from unseen.randomness import generator
 from unseen.state import State
@@ -88,9 +88,10 @@ def surface(run: FinishedRun, points: int = 13, images: int = 96, reach: float =
     for panel, domain in zip(axes[0], domains, strict=True):
         grid = loss_grid(run, drawn(domain, images), steps)
         centre = float(grid[points // 2, points // 2])
-        drawn_lines = panel.contourf(steps, steps, grid.T, levels=levels_of(grid, centre), cmap="viridis", extend="max")
-        panel.plot(0, 0, "w+", markersize=9)
+        drawn_lines = panel.contourf(steps, steps, grid.T, levels=levels_of(grid, centre), cmap=LOSSES, extend="max")
+        panel.plot(0, 0, "^", color="black", markersize=9, label="global model")
+        panel.legend(fontsize=7, loc="upper right")
         panel.set(title=f"{domain.name}{' (unseen)' if domain.name in unseen else ''}: {centre:.2f} at the centre")
-        figure.colorbar(drawn_lines, ax=panel, format="%.4g")
+        figure.colorbar(drawn_lines, ax=panel, format="%.4g", label="loss")
     figure.suptitle(f"{run.about['name']}: loss along two filter-normalised random directions", fontsize=10)
     return figure

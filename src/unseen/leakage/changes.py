@@ -26,6 +26,7 @@ class WeightChange:
     downhill: State  # parameters alone: what was added to them
     drawn: Drawn
     uphill_of_last_batch: bool = False  # between two versions of one model that left together, as SHA's step uphill is
+    round: int = 1
 
     @property
     def empty(self) -> bool:
@@ -49,17 +50,17 @@ def changes_in(given: GivenAnswer, parameters: list[str]) -> Iterator[WeightChan
             apart.setdefault(based[name], []).append(name)
             continue
         signed = value if told_of.kind == "model" else _moved(start, value, -1.0 if told_of.kind == "gradient" else 1.0)
-        change = _change(f"{given.task}.{name}, {given.when}", start, {**start, **signed}, parameters, given.drawn)
+        change = _change(f"{given.task}.{name}, {given.when}", start, {**start, **signed}, parameters, given)
         first = versions.setdefault(based[name], change)
         if first is not change and told_of.kind == "model":
-            step = _change(change.what, first.after, change.after, parameters, given.drawn)
+            step = _change(change.what, first.after, change.after, parameters, given)
             yield WeightChange(step.what, step.before, step.after, {n: -t for n, t in step.downhill.items()}, given.drawn, True)
             continue
         yield change
     for field, state in parts.items():
         start = _question(given, field)
         assert start is not None
-        yield _change(f"{given.task}.{'+'.join(apart[field])}, {given.when}", start, {**start, **state}, parameters, given.drawn)
+        yield _change(f"{given.task}.{'+'.join(apart[field])}, {given.when}", start, {**start, **state}, parameters, given)
 
 
 def _question(given: GivenAnswer, field: str | None) -> State | None:
@@ -75,9 +76,9 @@ def _moved(start: State, by: State, sign: float) -> State:
     return {name: start[name] + sign * change for name, change in by.items()}
 
 
-def _change(what: str, before: State, after: State, parameters: list[str], drawn: Drawn) -> WeightChange:
+def _change(what: str, before: State, after: State, parameters: list[str], given: GivenAnswer) -> WeightChange:
     downhill = {n: (after[n].double() - before[n].double()).to(torch.float32) for n in parameters if n in after}
-    return WeightChange(what, before, after, downhill, drawn)
+    return WeightChange(what, before, after, downhill, given.drawn, round=given.place.round)
 
 
 def head_names(entries: list[str], state: State) -> tuple[str | None, str | None]:

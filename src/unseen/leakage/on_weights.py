@@ -212,7 +212,10 @@ class OnWeights:
         """Learning rate times steps, which the settings tell."""
         method = self.played.world.experiment.method
         rate = getattr(method, "lr", None) or getattr(method, "lr_f", None)
-        return float(rate) * change.drawn.batches if rate and not change.uphill_of_last_batch else None
+        if not rate or change.uphill_of_last_batch:
+            return None
+        schedule, rounds = getattr(method, "schedule", None), self.played.world.experiment.rounds
+        return float(rate) * change.drawn.batches * (schedule.share(change.round, rounds) if schedule else 1.0)
 
     def _labels(self, change: WeightChange) -> Iterator[Attempt]:
         weight, bias = self._head(change.downhill)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["CLASSES", "METHODS", "method_class", "name_of_method"]
 
 CLASSES = {  # a method's name, which is its file's, and its class
+    "best": "Best",
     "ccst": "CCST",
     "copa": "COPA",
     "csac": "CSAC",

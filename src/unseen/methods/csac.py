@@ -155,7 +155,8 @@ class CSAC(Method[Server]):
         return logits, apart + kernel_discrepancy(logits, answers)
 
     def sgd(self, client: Client, *nets: nn.Module) -> Any:
-        return client.optimizer(torch.optim.SGD, nets, lr=self.local.lr, momentum=self.momentum, weight_decay=self.local.weight_decay)
+        own = {"lr": self.local.lr, "momentum": self.momentum, "weight_decay": self.local.weight_decay}
+        return client.optimizer(torch.optim.SGD, nets, share=self.local.share(client), **own)
 
     def start(self, fresh: Fresh, clients: Cohort) -> Server:
         private = clients.ask(self.prepare, Down(model=fresh("task"), alignment=None)).all()

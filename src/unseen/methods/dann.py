@@ -104,7 +104,8 @@ class DANN(Method[Opposed]):
 
     def adam(self, client: Client, net: nn.Module, lr: float | None) -> Any:
         rate = self.local.lr if lr is None else lr
-        return client.optimizer(torch.optim.Adam, net, lr=rate, betas=(self.beta1, self.beta2), weight_decay=self.local.weight_decay)
+        own = {"betas": (self.beta1, self.beta2), "weight_decay": self.local.weight_decay}
+        return client.optimizer(torch.optim.Adam, net, share=self.local.share(client), lr=rate, **own)
 
     def start(self, fresh: Fresh, clients: Cohort) -> Opposed:
         return Opposed(fresh("task"), fresh("discriminator"))

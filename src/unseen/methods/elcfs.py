@@ -137,7 +137,8 @@ class ELCFS(Method[Aggregate]):
     @on_client
     def train(self, down: Down, client: Client) -> Up:
         net: TaskNet = client.build("task", down.model)
-        optimizer = client.optimizer(torch.optim.Adam, net, lr=self.local.lr, betas=(self.beta1, self.beta2))
+        adam = {"lr": self.local.lr, "betas": (self.beta1, self.beta2)}
+        optimizer = client.optimizer(torch.optim.Adam, net, share=self.local.share(client), **adam)
         if self.keep_moments and (moments := client.recall(Moments)):
             restore_moments(optimizer, moments.of)
         others = client.recall(Others) if self.window.interpolate else None
@@ -147,8 +148,7 @@ class ELCFS(Method[Aggregate]):
             self.local.descend(net, optimizer, lambda: self.objective(net, client.task, x, t, y))
 
         for x, y in self.local.batches(client):
-            t = client.beside(self.restyle, x, others.low, client) if others and others.low else x[None]
-            step(x, t, y)
+            step(x, client.beside(self.restyle, x, others.low, client) if others and others.low else x[None], y)
         if self.keep_moments:
             client.remember(Moments(of=moments_of(optimizer)))
         return Up(model=state_of(net), **self.combining.upload(client, net))

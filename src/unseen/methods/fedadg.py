@@ -120,7 +120,7 @@ class FedADG(Method[Server]):
             own_step(for_fc, self.error(client.task, net(x), y))
 
         for epoch in range(self.classification_epochs):
-            self.sgd.set_rate(for_fc, self.lr_f, epoch - 1)
+            self.sgd.set_rate(client, for_fc, self.lr_f, epoch - 1)
             for x, y in self.epoch_of(client):  # Step c2
                 classify(x, y)
         generator, discriminator = self.opponents(net, down, client)  # G and D, None where the method goes without
@@ -158,7 +158,7 @@ class FedADG(Method[Server]):
         for epoch in range(self.alignment_epochs):
             released_count = self.classification_epochs + (epoch or -1)  # E_0 - 1, E_0 + 1, E_0 + 2, ...
             for of, lr, count in ((for_fc, self.lr_f, released_count), (for_d, self.lr_d, epoch), (for_g, self.lr_g, epoch)):
-                self.sgd.set_rate(of, lr, count)
+                self.sgd.set_rate(client, of, lr, count)
             for x, y in self.epoch_of(client):  # Step c4
                 z = self.adversaries.draw(len(x), net.feature_size, client)  # Step c6: one S_z for D and G
                 for update in updates:

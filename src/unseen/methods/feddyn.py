@@ -4,7 +4,7 @@ Each client adds a linear and a quadratic term to its loss, so that each client'
 gradient, lambda_i, stays with it, and the server keeps the clients' mean of it.
 
 Departures: lambda covers parameters, not buffers (batch-norm statistics are averaged and nothing else); the paper's decay of the
-learning rate over rounds is left out, and its weight decay is off unless `weight_decay` says otherwise. The local optimum is
+learning rate over rounds and its weight decay are off unless `schedule` and `weight_decay` say otherwise. The local optimum is
 approached by some passes, as in the paper.
 A client that is missing in a round keeps its lambda; the server sums over those who replied and divides by all (Algorithm 1).
 """

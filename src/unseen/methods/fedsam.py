@@ -3,8 +3,8 @@
 FedAvg whose clients take sharpness-aware steps: the gradient is taken at w + rho g / |g| and applied at w; the server takes the
 plain mean of the models.
 
-Departures: the server's learning rate is 1, so that its update is the mean; the decay of the learning rate and MoFedSAM's momentum
-are left out; batch-norm statistics are taken at w, not at the perturbed weights. rho is SAM's own default.
+Departures: the server's learning rate is 1, so that its update is the mean; the learning rate decays only with a `schedule`; MoFedSAM's
+momentum is left out; batch-norm statistics are taken at w, not at the perturbed weights. rho is SAM's own default.
 A client that is missing in a round has no part in the mean.
 """
 

@@ -93,7 +93,7 @@ class SCAFFOLD(Method[Controls]):
         for steps, batch in enumerate(self.local.batches(client), 1):  # noqa: B007
             step(*batch)
         reached = state_of(net)
-        control = renewed_control(correction, down.model, reached, steps * self.local.lr)
+        control = renewed_control(correction, down.model, reached, steps * self.local.rate(client))
         client.remember(Control(control=control))
         return Drifted(model=reached, change={name: new - own[name] if kept else new for name, new in control.items()})
 

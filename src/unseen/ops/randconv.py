@@ -1,8 +1,9 @@
-"""Restyled copies of images by random convolutions: FedGCA's style-complement module.
+"""Restyled copies of images: FedGCA's style-complement module, by random convolutions, and two gentler styles beside it.
 
 Xu et al., "Robust and generalizable visual representation learning via random convolutions", ICLR 2021; the chains of
 Hendrycks et al., "AugMix", ICLR 2020, with random convolutions in place of its operations; repetition with the same weights as in
-Choi et al., "Progressive random convolutions for single domain generalization", CVPR 2023.
+Choi et al., "Progressive random convolutions for single domain generalization", CVPR 2023. `amplitudes` and `tones` leave
+texture as it is: the first mixes spectra within the batch (FACT, Xu et al., CVPR 2021), the second changes light and colour.
 
 Everything is drawn on the CPU, once for a batch. Images are [n, c, h, w], normalised, and are not clamped afterwards.
 """
@@ -18,13 +19,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unseen.networks.kernels import has_kernels
+from unseen.ops.augmix import batch_range
+from unseen.ops.fourier import mix_amplitudes
 
-__all__ = ["STYLES", "Operation", "draw_kernel", "draw_operation", "mixing_chain", "randconv", "repeated", "restyled_views", "texture"]
+__all__ = [
+    "STYLES", "Operation", "amplitudes", "draw_kernel", "draw_operation", "mixing_chain", "randconv", "repeated", "restyled_views",
+    "texture", "tones",
+]  # fmt: skip
 
 _SIZES = (1, 3, 5, 7)  # of kernels, one drawn for a batch
 _TEXTURE_SIZES = (5, 9, 13, 17)
 _MOST_REPEATS = 5
 _CHAINS, _DEEPEST = 3, 3  # AugMix's width and depth
+_GAMMA, _GAIN, _SHIFT = 2.0, 1.5, 0.25  # of tones: largest exponent, largest factor, largest shift in parts of the range
 
 
 def draw_kernel(size: int, channels: int, rng: torch.Generator) -> Tensor:
@@ -95,11 +102,33 @@ def _textured(x: Tensor, rng: torch.Generator) -> Tensor:
     return _mixed(x, mixture, _uniform(rng))
 
 
+def amplitudes(x: Tensor, rng: torch.Generator) -> Tensor:
+    """Each image with its own phases, and a part from U(0, 1) of the amplitudes of another: the next in a random circle of the batch."""
+    circle, ratio = torch.randperm(len(x), generator=rng), torch.rand(len(x), generator=rng)
+    partner = torch.empty_like(circle)
+    partner[circle] = circle.roll(-1)
+    return mix_amplitudes(x, partner.to(x.device, non_blocking=True), ratio.to(x.device, non_blocking=True))
+
+
+def tones(x: Tensor, rng: torch.Generator) -> Tensor:
+    """Light and colour, drawn for each image and channel: an exponent, a factor and a shift of values between the batch's black and white.
+
+    Exponents and factors are as often above 1 as below it. What leaves the range is cut off.
+    """
+    low, high = batch_range(x)
+    span = (high - low).clamp_min(1e-6)
+    draw = (2 * torch.rand(3, *x.shape[:2], generator=rng) - 1).to(x.dtype).to(x.device, non_blocking=True)[..., None, None]
+    exponent, factor, shift = _GAMMA ** draw[0], _GAIN ** draw[1], _SHIFT * draw[2]
+    return (((x - low) / span).clamp(0, 1) ** exponent * factor + shift).clamp(0, 1) * span + low
+
+
 STYLES: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "randconv": randconv,
     "repeated": repeated,
     "mixing": mixing_chain,
     "texture": texture,
+    "amplitudes": amplitudes,
+    "tones": tones,
 }
 
 

@@ -15,6 +15,7 @@ from unseen.parts.robust import Median, NormBound, Trimmed
 from unseen.parts.round_averages import EMA, Tail
 from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
+from unseen.parts.schedules import Cosine, Step, WarmUp
 from unseen.parts.server_optimizers import AdamServer, MomentumServer, YogiServer
 from unseen.parts.views import FACT, RandConv
 from unseen.settings import Configured, settings_of
@@ -46,6 +47,9 @@ PARTS: dict[str, type[Configured]] = {
     "rsc": RSC,
     "jigen": JiGen,
     "sam": SAM,
+    "cosine": Cosine,
+    "step": Step,
+    "warmup": WarmUp,
 }
 
 

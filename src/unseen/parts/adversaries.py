@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from unseen.client import Client
+from unseen.device.graphs import set_rate
 from unseen.method import Shapes, Surroundings
 from unseen.networks.adversarial import Discriminator, DistributionGenerator
 from unseen.ops import adversarial as ops
+from unseen.parts.schedules import Schedule, share_in
 from unseen.settings import Configured, hyper
 
 __all__ = ["Adversaries", "WarmedSGD"]
@@ -94,6 +96,7 @@ class WarmedSGD(Configured):
     weight_decay: float = hyper(0.0, "weight decay of SGD", low=0.0)
     keep_momentum: bool = hyper(False, "the momentum of D outlives the round")
     warm_up: int = hyper(0, "epochs of a warm-up that starts anew each round, counted as released; 0: none", low=0)
+    schedule: Schedule | None = hyper(None, "how the three learning rates change over the rounds")
 
     def contradictions(self) -> Iterable[str]:
         if self.keep_momentum and not self.momentum:
@@ -101,8 +104,11 @@ class WarmedSGD(Configured):
 
     def over(self, client: Client, net: nn.Module | None, lr: float) -> Any:
         """A fresh optimiser over this network, where there is one."""
-        return net and client.optimizer(torch.optim.SGD, net, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        own = {"lr": lr, "momentum": self.momentum, "weight_decay": self.weight_decay}
+        return net and client.optimizer(torch.optim.SGD, net, share=share_in(self.schedule, client), **own)
 
-    def set_rate(self, optimizer: Any, lr: float, epochs: int) -> None:
+    def set_rate(self, client: Client, optimizer: Any, lr: float, epochs: int) -> None:
+        share = share_in(self.schedule, client)
         for weights in optimizer.param_groups if optimizer else ():
-            weights["lr"] = ops.warmed_up(lr, max(1, epochs), self.warm_up)  # the released code counts at least one
+            rate = lr if share is None else lr * share
+            set_rate(weights, ops.warmed_up(rate, max(1, epochs), self.warm_up))  # the released code counts at least one

@@ -24,6 +24,7 @@ from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import MapStyle, mixed, mixing_of
 from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
+from unseen.parts.schedules import Schedule, share_in
 from unseen.parts.views import Views, repeat_labels, task_loss, views_of
 from unseen.settings import Configured, hyper
 from unseen.state import State
@@ -43,6 +44,7 @@ class Local(Configured):
     batch: int = hyper(64, "samples in a batch", low=1)
     optimizer: OptimizerName | Own | Callable[..., Optimizer] = hyper("adam", "local optimiser", own="optimizer")
     lr: float = hyper(1e-4, "learning rate", low=0.0)
+    schedule: Schedule | None = hyper(None, "how the learning rate changes over the rounds")
     weight_decay: float = hyper(0.0, "weight decay", low=0.0)
     smoothing: float = hyper(0.0, "label smoothing: mass moved from the true class to all classes", low=0.0, high=1.0)
     views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
@@ -62,8 +64,18 @@ class Local(Configured):
         return net, self.optimizer_of(client, net)
 
     def optimizer_of(self, client: Client, *nets: nn.Module, lr: float | None = None) -> Any:
-        """A fresh optimiser over these networks; its state does not outlive the task."""
-        return make_optimizer(client, self.optimizer, nets, self.lr if lr is None else lr, weight_decay=self.weight_decay)
+        """A fresh optimiser over these networks, with this round's share of the rate; its state does not outlive the task."""
+        rate = self.lr if lr is None else lr
+        return make_optimizer(client, self.optimizer, nets, rate, share=self.share(client), weight_decay=self.weight_decay)
+
+    def share(self, client: Client) -> float | None:
+        """What part of a learning rate this round has, by the schedule; None without one."""
+        return share_in(self.schedule, client)
+
+    def rate(self, client: Client) -> float:
+        """The learning rate of this round."""
+        share = self.share(client)
+        return self.lr if share is None else self.lr * share
 
     def batches(self, client: Client, restyled: Restyle | None = None, times: int = 1) -> Iterator[tuple[Tensor, ...]]:
         """A round's batches as a step takes them: the images with their views, the labels, and what the parts drew.

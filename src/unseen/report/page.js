@@ -14,6 +14,22 @@ document.querySelectorAll("[data-toggle]").forEach((button) => button.addEventLi
   document.querySelectorAll(`[data-m="${button.dataset.toggle}"]`).forEach((line) => line.classList.toggle("off", off));
 }));
 
+const table = document.getElementById("all-runs");
+const valueOf = (row, column) => { const cell = row.cells[column]; return cell.dataset.v ?? cell.textContent.trim() };
+const inOrder = (a, b) => (Number.isNaN(parseFloat(a)) || Number.isNaN(parseFloat(b)) ? a.localeCompare(b) : parseFloat(a) - parseFloat(b));
+table.querySelectorAll("[data-sort]").forEach((button) => button.addEventListener("click", () => {
+  const heading = button.closest("th"), down = heading.getAttribute("aria-sort") === "ascending", column = Number(button.dataset.sort);
+  table.querySelectorAll("th[aria-sort]").forEach((other) => other.removeAttribute("aria-sort"));
+  heading.setAttribute("aria-sort", down ? "descending" : "ascending");
+  const rows = [...table.tBodies[0].rows].sort((a, b) => (down ? -1 : 1) * inOrder(valueOf(a, column), valueOf(b, column)));
+  table.tBodies[0].append(...rows);
+}));
+document.getElementById("filter").addEventListener("input", (event) => {
+  const words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean), rows = [...table.tBodies[0].rows];
+  rows.forEach((row) => { const text = row.textContent.toLowerCase(); row.hidden = !words.every((word) => text.includes(word)) });
+  document.getElementById("shown").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} runs`;
+});
+
 const root = document.documentElement;
 const theme = kept("theme");
 if (theme) root.dataset.theme = theme;

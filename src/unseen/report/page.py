@@ -9,9 +9,22 @@ from typing import Any
 from unseen.errors import BadInput
 from unseen.report.charts import COLOURS, class_chart, line_chart
 from unseen.report.collect import Collected, Run
-from unseen.report.statistics import Comparison, compare, interval_of, scores_by_method
-from unseen.report.summary import client_bytes, companion_of, curves, partitions, round_bytes, settings, time_split, traffic
+from unseen.report.saying import what_was_found
+from unseen.report.statistics import Comparison, compare, interval_within, scores_by_method
+from unseen.report.summary import (
+    client_bytes,
+    companion_of,
+    curves,
+    partitions,
+    round_bytes,
+    run_rows,
+    settings,
+    settings_beside,
+    time_split,
+    traffic,
+)
 from unseen.report.tables import AVERAGE, Stat, Table, comparison, own_comparison
+from unseen.report.thumbnails import strips
 from unseen.runs.selection import RULES, Rule
 
 __all__ = ["page_environment", "render_page", "size_text"]
@@ -31,10 +44,29 @@ class Ruled:
     companions: dict[str, Stat]
     tests: list[Comparison]
     against: str | None
+    found: str  # in words
 
 
-def render_page(found: Collected, title: str, *, live: bool = False) -> str:
-    """The page as text. `live` makes it ask its server now and then whether there is something new."""
+RUN_COLUMNS = (  # heading, and whether it is a column of words
+    ("method", True),
+    ("unseen", True),
+    ("seed", False),
+    ("rounds", False),
+    ("last round", False),
+    ("picked by source", False),
+    ("round picked", False),
+    ("source validation", False),
+    ("time", False),
+    ("left the clients", False),
+    ("folder", True),
+)
+
+
+def render_page(found: Collected, title: str, *, live: bool = False, data: str | None = None) -> str:
+    """The page as text. `live` makes it ask its server now and then whether there is something new.
+
+    It shows images of embedded data and of data sets in the cache; `data` (folder:PATH, csv:FILE) says where others lie.
+    """
     template = page_environment("unseen.report").get_template("page.html.j2")
     runs, finished = found.runs, found.finished
     numbers = {name: number for number, name in enumerate(dict.fromkeys(run.name for run in runs))}
@@ -54,6 +86,7 @@ def render_page(found: Collected, title: str, *, live: bool = False) -> str:
         ruled=_ruled(finished),
         paper=found.paper_numbers,
         average=AVERAGE,
+        endless=float("inf"),
         curves={name: line_chart(lines, "round", f"{metric}, %") for name, lines in charts.items()},
         bytes_chart=line_chart(round_bytes(counted, numbers), "round", "MB from all clients", zero=True),
         traffic=traffic(counted),
@@ -62,6 +95,10 @@ def render_page(found: Collected, title: str, *, live: bool = False) -> str:
         partitions=[(d, class_chart(d.by_class, d.labels) if d.by_class else "") for d in partitions(runs)],
         shown_partitions=_SHOWN_PARTITIONS,
         between_sites=any(run.about.get("between_sites") for run in runs),
+        strips=strips(runs, data),
+        rows=run_rows(runs),
+        run_columns=RUN_COLUMNS,
+        beside=settings_beside(counted),
         common=common,
         own=own,
         departures=departures,
@@ -79,9 +116,8 @@ def _ruled(runs: Sequence[Run]) -> list[Ruled]:
         companion, companions = companion_of(runs, rule.name)
         against = _best(table) if len(table.rows) > _ALL_PAIRS else None
         tests = compare(scores_by_method(cells, rule.name), against)
-        result.append(
-            Ruled(rule, table, own_comparison(cells, rule.name), companion.title if companion else "", companions, tests, against)
-        )
+        beside, own = companion.title if companion else "", own_comparison(cells, rule.name)
+        result.append(Ruled(rule, table, own, beside, companions, tests, against, what_was_found(cells, rule.name)))
     return result
 
 
@@ -123,6 +159,6 @@ def _p_text(value: float | None) -> str:
     return "–" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _interval_text(stat: Stat) -> str:
-    bounds = interval_of(stat)
+def _interval_text(stat: Stat, high: float = 100.0) -> str:
+    bounds = interval_within(stat, 0.0, high)
     return f"{bounds[0]:.1f} to {bounds[1]:.1f}" if bounds else ""

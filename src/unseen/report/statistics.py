@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unseen.report.tables import Cell, Stat
+from unseen.report.telling import holm, paired
 
-__all__ = ["Comparison", "bootstrap", "compare", "holm", "interval", "interval_of", "paired", "scores_by_method"]
+__all__ = ["Comparison", "bootstrap", "compare", "holm", "interval", "interval_of", "interval_within", "paired", "scores_by_method"]
 
 Scores = Mapping[tuple[str, int], float]  # by unseen domain and seed
 
@@ -53,6 +54,29 @@ def interval_of(stat: Stat, level: float = 0.95) -> tuple[float, float] | None:
     return stat.mean - half, stat.mean + half
 
 
+def interval_within(stat: Stat, low: float = 0.0, high: float = 100.0, level: float = 0.95) -> tuple[float, float] | None:
+    """The same, but inside the range of a metric: Student's t on the logit scale (on the log scale where there is no highest value).
+
+    For small deviations it is `interval_of`. A mean outside the range, as a metric of one's own may have, gets that one.
+
+    >>> [round(x, 1) for x in interval_within(Stat(50.0, 10.0, 2)) or ()]  # Student's t alone would say -39.8 to 139.8
+    [2.7, 97.3]
+    """
+    from scipy import stats
+
+    if stat.std is None or stat.std == 0 or not low < stat.mean < high:
+        return interval_of(stat, level)
+    half = float(stats.t.ppf((1 + level) / 2, stat.n - 1)) * stat.std / math.sqrt(stat.n)
+    above = stat.mean - low
+    if math.isinf(high):
+        return low + above * math.exp(-half / above), low + above * math.exp(min(half / above, 700.0))
+    share = above / (high - low)
+    scaled = half / (high - low) / (share * (1 - share))  # the logit's slope at the mean is 1 / (share (1 - share))
+    logit = math.log(share / (1 - share))
+    ends = [1 / (1 + math.exp(-max(-700.0, min(700.0, logit + step)))) for step in (-scaled, scaled)]
+    return low + (high - low) * ends[0], low + (high - low) * ends[1]
+
+
 def bootstrap(
     statistic: Callable[[NDArray[np.int64]], Mapping[str, float]],
     cases: int,
@@ -83,44 +107,12 @@ def bootstrap(
     return {name: (float(np.quantile(v, tails[0])), float(np.quantile(v, tails[1]))) for name, v in found.items()}
 
 
-def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float | None, float | None]:
-    """Two-sided p-values of the paired t-test and of Wilcoxon's signed-rank test (zero differences dropped, as scipy does).
-
-    All differences zero: both are 1. Fewer than two pairs, or a t-test of differences that are all the same: None.
-    """
-    from scipy import stats
-
-    difference = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
-    if len(difference) < 2:
-        return None, None
-    if not difference.any():
-        return 1.0, 1.0
-    spread = float(np.ptp(difference)) > 1e-12 * float(np.abs(difference).max())
-    t = float(stats.ttest_1samp(difference, 0.0).pvalue) if spread else None
-    return t, float(stats.wilcoxon(difference).pvalue)
-
-
-def holm(values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction of several p-values; None stays None.
-
-    >>> holm([0.01, 0.04, None, 0.03])
-    [0.03, 0.06, None, 0.06]
-    """
-    order = sorted((p, i) for i, p in enumerate(values) if p is not None)
-    adjusted: list[float | None] = [None] * len(values)
-    largest = 0.0
-    for rank, (p, index) in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p))
-        adjusted[index] = largest
-    return adjusted
-
-
-def scores_by_method(cells: Iterable[Cell], rule: str) -> dict[str, dict[tuple[str, int], float]]:
-    """The score of every method on each unseen domain under each seed, in percent."""
+def scores_by_method(cells: Iterable[Cell], rule: str, metric: str | None = None) -> dict[str, dict[tuple[str, int], float]]:
+    """The score of every method on each unseen domain under each seed, in percent; or another metric of the records."""
     table: dict[str, dict[tuple[str, int], float]] = {}
     for cell in cells:
         row = table.setdefault(cell.method, {})
-        row |= {(target, cell.seed): value for target, value in cell.scores(rule).items()}
+        row |= {(target, cell.seed): value for target, value in cell.scores(rule, metric).items()}
     return table
 
 

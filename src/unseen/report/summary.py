@@ -10,19 +10,22 @@ from typing import Any
 from unseen.report.charts import Line
 from unseen.report.collect import Run
 from unseen.report.tables import Stat
-from unseen.runs.selection import RULES
+from unseen.runs.selection import RULES, source_score
 from unseen.runs.traffic import total_bytes
 
 __all__ = [
     "Companion",
     "Division",
+    "RunRow",
     "Sent",
     "client_bytes",
     "companion_of",
     "curves",
     "partitions",
     "round_bytes",
+    "run_rows",
     "settings",
+    "settings_beside",
     "time_split",
     "traffic",
 ]
@@ -192,6 +195,61 @@ def _listed(seeds: Sequence[int]) -> str:
     return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
 
 
+@dataclass(frozen=True)
+class RunRow:
+    """One run in the page's list. A score is the mean over its unseen domains, in percent."""
+
+    name: str
+    fold: str
+    seed: int
+    rounds: str
+    finished: bool
+    scores: dict[str, float | None]  # by selection rule
+    picked: int | None  # the round that source validation picks
+    source: float | None  # source validation in that round
+    seconds: float | None
+    sent: float
+    folder: str
+
+
+def run_rows(runs: Sequence[Run]) -> list[RunRow]:
+    """Every run as a row, the unfinished ones with what they have so far."""
+    rows = []
+    for run in runs:
+        count, picked = len(run.records), RULES["source"].picks(run.records)
+        scores = {rule: list(run.cell.scores(rule).values()) for rule in ("last", "source", "oracle")} if run.records else {}
+        source = source_score(run.records[picked]) if picked is not None else None
+        rows.append(
+            RunRow(
+                run.name,
+                run.fold,
+                run.seed,
+                str(count) if run.finished else f"{count} of {run.rounds}",
+                run.finished,
+                {rule: statistics.fmean(values) if values else None for rule, values in scores.items()},
+                None if picked is None else run.records[picked]["round"],
+                None if source is None else 100 * source,
+                sum(timing["train"] + timing["score"] for timing in run.timings) if run.timings else None,
+                sum(total_bytes(record["travelled"], "sent") for record in run.records),
+                run.folder,
+            )
+        )
+    return rows
+
+
+def settings_beside(runs: Sequence[Run]) -> dict[str, str]:
+    """By method, what stands behind our numbers where a paper's stand beside them: network, pixels, rounds, seeds, and departures."""
+    told = {}
+    for name, group in by_method(runs).items():
+        flat, about = _flat(group[0]), group[0].about
+        seeds = len({run.seed for run in group})
+        size = f", {flat['size']} px" if flat.get("size", "none") != "none" else ""
+        rounds = f"{group[0].rounds} round{'' if group[0].rounds == 1 else 's'}, {seeds} seed{'' if seeds == 1 else 's'}"
+        departures = [f"{key} {_text(here)} (paper: {_text(paper)})" for key, (paper, here) in about.get("departures", {}).items()]
+        told[name] = f"{flat.get('network', 'none')}{size}, {rounds}" + (f"; departs in {', '.join(departures)}" if departures else "")
+    return told
+
+
 _VARIES = ("seed", "target", "source", "label")  # what a table's columns and seeds vary by design
 
 
@@ -218,6 +276,9 @@ def settings(runs: Sequence[Run]) -> tuple[dict[str, str], dict[str, dict[str, s
 def _flat(run: Run) -> dict[str, str]:
     experiment = run.about["experiment"]
     values = {key: value for key, value in experiment.items() if key not in (*_VARIES, "set")}
+    model = run.about.get("model", {})  # what "none" and "auto" came to
+    known = {"network": model.get("network"), "size": max(model["size"]) if "size" in model else None, "augment": run.about.get("augment")}
+    values |= {key: value for key, value in known.items() if value is not None and values.get(key) in (None, "auto")}
     values |= {f"set.{key}": value for key, value in experiment["set"].items()}
     values |= {f"version of {key}": value for key, value in run.about.get("versions", {}).items()}
     return {key: _text(value) for key, value in values.items()}

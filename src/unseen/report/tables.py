@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import statistics
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from unseen.errors import choose
 from unseen.report.spreadsheet import as_cell
+from unseen.report.telling import best_of
 from unseen.runs.record import Record
 from unseen.runs.selection import RULES
 
-__all__ = ["Cell", "Stat", "Table", "comparison", "own_comparison", "to_csv", "to_latex", "to_markdown"]
+__all__ = ["Cell", "Stat", "Table", "comparison", "in_a_cell", "own_comparison", "to_csv", "to_html", "to_latex", "to_markdown"]
 
 AVERAGE, WORST, WORST_CLIENT = "average", "worst domain", "worst client"
 
@@ -75,7 +77,7 @@ class Stat:
 
 @dataclass(frozen=True)
 class Table:
-    """A comparison under one selection rule. `marks` says which row is best (1) and second (2) in a column."""
+    """A comparison under one selection rule. `marks` has a 1 for the row that is best in a column, where these runs can tell."""
 
     metric: str
     rule: str
@@ -88,6 +90,16 @@ class Table:
     def heading(self) -> str:
         where = "of each client's own model, at that client" if self.own else "on the unseen domain"
         return f"{self.metric} in percent {where}; {RULES[self.rule].heading}"
+
+    def __str__(self) -> str:
+        return to_markdown(self)
+
+    def __repr__(self) -> str:
+        return to_markdown(self)
+
+    def _repr_html_(self) -> str:
+        """As notebooks show it."""
+        return to_html(self)
 
 
 def comparison(cells: Iterable[Cell], rule: str) -> Table:
@@ -116,7 +128,7 @@ def _table(scored: Iterable[tuple[Cell, dict[str, float]]], rule: str, own: bool
     rows = {method: _row(seeds, columns, worst) for method, seeds in by_method.items()}
     extra = (AVERAGE, worst) if len(columns) > 1 else ()
     everything = (*columns, *extra)
-    return Table(metric, rule, everything, rows, _marks(rows, everything), own)
+    return Table(metric, rule, everything, rows, _marks(by_method, columns, worst), own)
 
 
 def _row(seeds: dict[int, dict[str, float]], columns: Sequence[str], worst: str) -> dict[str, Stat]:
@@ -132,16 +144,22 @@ def _row(seeds: dict[int, dict[str, float]], columns: Sequence[str], worst: str)
     return row
 
 
-def _marks(rows: dict[str, dict[str, Stat]], columns: Sequence[str]) -> dict[tuple[str, str], int]:
-    """Best and second best as printed, so that rows which look equal are marked alike; nothing to mark with one row."""
+def _marks(by_method: Mapping[str, Mapping[int, Mapping[str, float]]], columns: Sequence[str], worst: str) -> dict[tuple[str, str], int]:
+    """The best row of a column where it is clear of all others: over seeds, the average over pairs of unseen domain and seed."""
     marks: dict[tuple[str, str], int] = {}
-    if len(rows) < 2:
-        return marks
-    for column in columns:
-        values = {method: round(row[column].mean, 2) for method, row in rows.items() if column in row}
-        ranked = sorted(set(values.values()), reverse=True)[:2]
-        marks |= {(m, column): ranked.index(v) + 1 for m, v in values.items() if v in ranked}
+    for column in (*columns, AVERAGE, worst) if len(columns) > 1 else columns:
+        best = best_of({method: _compared(seeds, columns, column, worst) for method, seeds in by_method.items()})
+        marks |= {(best.name, column): 1} if best is not None and best.clear else {}
     return marks
+
+
+def _compared(seeds: Mapping[int, Mapping[str, float]], columns: Sequence[str], column: str, worst: str) -> dict[tuple[str, int], float]:
+    """The scores of a method that one column is compared by."""
+    if column == AVERAGE:
+        return {(c, seed): scores[c] for seed, scores in seeds.items() for c in columns if c in scores}
+    if column == worst:
+        return {(worst, seed): min(scores.values()) for seed, scores in seeds.items() if all(c in scores for c in columns)}
+    return {(column, seed): scores[column] for seed, scores in seeds.items() if column in scores}
 
 
 def _text(table: Table, method: str, column: str) -> str:
@@ -150,33 +168,48 @@ def _text(table: Table, method: str, column: str) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """Best in bold, second best underlined."""
-    styles = {1: "**{}**", 2: "<u>{}</u>", 0: "{}"}
+    """The best in bold, where these runs can tell."""
     lines = [f"{table.heading[0].upper()}{table.heading[1:]}", ""]
-    lines.append("| method | " + " | ".join(map(_md, table.columns)) + " |")
+    lines.append("| method | " + " | ".join(map(in_a_cell, table.columns)) + " |")
     lines.append("|---" * (len(table.columns) + 1) + "|")
     for method in table.rows:
-        cells = [styles[table.marks.get((method, c), 0)].format(_text(table, method, c)) for c in table.columns]
-        lines.append(f"| {_md(method)} | " + " | ".join(cells) + " |")
+        cells = [f"**{_text(table, method, c)}**" if (method, c) in table.marks else _text(table, method, c) for c in table.columns]
+        lines.append(f"| {in_a_cell(method)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _md(text: str) -> str:
+def to_html(table: Table) -> str:
+    """A table of its own, without a style but that of the page around it: best in bold."""
+
+    def cell(method: str, column: str) -> str:
+        text = html.escape(_text(table, method, column))
+        return f"<td>{f'<b>{text}</b>' if table.marks.get((method, column)) == 1 else text}</td>"
+
+    heads = "".join(f"<th>{html.escape(column)}</th>" for column in ("method", *table.columns))
+    rows = "".join(f"<tr><th>{html.escape(m)}</th>{''.join(cell(m, c) for c in table.columns)}</tr>" for m in table.rows)
+    caption = html.escape(f"{table.heading[0].upper()}{table.heading[1:]}")
+    return f"<table><caption>{caption}</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def in_a_cell(text: str) -> str:
     """A name that stays in its cell."""
     return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;")
 
 
 def to_latex(table: Table) -> str:
-    """A booktabs table: best bold, second underlined."""
-    styles = {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}", 0: "{}"}
+    """A booktabs table: the best in bold, where these runs can tell."""
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(table.heading[0].upper() + table.heading[1:])}.}}"]
     lines += [rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}", r"\toprule"]
     lines += ["Method & " + " & ".join(_tex(c) for c in table.columns) + r" \\", r"\midrule"]
     for method in table.rows:
-        cells = [styles[table.marks.get((method, c), 0)].format(_tex(_text(table, method, c))) for c in table.columns]
+        cells = [_tex_bold(_tex(_text(table, method, c)), (method, c) in table.marks) for c in table.columns]
         lines.append(f"{_tex(method)} & " + " & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
     return "\n".join(lines)
+
+
+def _tex_bold(text: str, bold: bool) -> str:
+    return rf"\textbf{{{text}}}" if bold else text
 
 
 _TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}"}

@@ -68,10 +68,11 @@ class RunFolder:
         self._lock = FileLock(path / ".lock", timeout=0)
         self._mode = 0o666  # of new files, less the umask
 
-    def claim(self, run: Mapping[str, Any], resume: bool, defaults: Mapping[str, Any] | None = None) -> bool:
+    def claim(self, run: Mapping[str, Any], resume: bool, defaults: Mapping[str, Any] | None = None, all_rounds: bool = False) -> bool:
         """Take the folder for this run. True if it held the run already. Nothing is written before all is known to be well.
 
-        A setting that an older version did not have had its default, from `defaults`.
+        A setting that an older version did not have had its default, from `defaults`. `all_rounds`: a schedule goes by the number of
+        rounds, so that more of them would be another run.
         """
         if self.path.exists() and not self.path.is_dir():
             raise BadInput(f"{self.path} is a file; --out needs a folder")
@@ -84,7 +85,7 @@ class RunFolder:
             what = f"{there['name']}, fold {there['fold']}, seed {there['experiment']['seed']}"
             raise BadInput(f"{self.path} holds a run already ({what}); add --resume to go on with it, or choose another --out")
         else:
-            _refuse_another_run(_completed(there, defaults or {}), run, self.path)
+            _refuse_another_run(_completed(there, defaults or {}), run, self.path, all_rounds)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if run.get("between_sites"):
@@ -137,6 +138,10 @@ class RunFolder:
     def _set_aside(self) -> Path:
         names = (self.path / f"records.lost-{number}.jsonl" for number in itertools.count(1))
         return self.records.rename(next(name for name in names if not name.exists()))
+
+    def best_model(self) -> State | None:
+        """The model of the best round by source validation, where there was one."""
+        return safetensors.torch.load_file(self.best) if self.best.is_file() else None
 
     def finished(self, rounds: int) -> State | None:
         """The model of the last round, where that is recorded and its model saved: then nothing is needed of a checkpoint."""
@@ -226,7 +231,7 @@ def _completed(there: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[st
     return {**there, "experiment": experiment}
 
 
-def _refuse_another_run(there: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+def _refuse_another_run(there: Mapping[str, Any], now: Mapping[str, Any], path: Path, all_rounds: bool) -> None:
     holdings = "study" if now.get("between_sites") else "partition (hash)"
     before, after = ({**run["experiment"], holdings: run["partition"]} for run in (there, now))
     differing = [k for k in sorted(before.keys() | after.keys()) if before.get(k) != after.get(k) and k not in _MAY_CHANGE]
@@ -240,5 +245,10 @@ def _refuse_another_run(there: Mapping[str, Any], now: Mapping[str, Any], path: 
             problems.append(f"{key} was {old!r} and is {new!r}")
     if after["rounds"] < before["rounds"]:
         problems.append(f"rounds was {before['rounds']} and is {after['rounds']}; a resumed run may have more rounds, not fewer")
+    elif after["rounds"] > before["rounds"] and all_rounds:
+        problems.append(
+            f"rounds was {before['rounds']} and is {after['rounds']}, and the learning rate was to have fallen by the last of them; "
+            "begin anew in another folder"
+        )
     if problems:
         raise BadInput([f"{path} holds another experiment: {p}" for p in problems])

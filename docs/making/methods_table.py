@@ -8,8 +8,8 @@ from pathlib import Path
 
 from unseen.methods import METHODS
 
-README = Path(__file__).parents[1] / "README.md"
-FIRST = "<!-- methods: written by docs/methods_table.py -->"
+README = Path(__file__).parents[2] / "README.md"
+FIRST = "<!-- methods: written by docs/making/methods_table.py -->"
 LAST = "<!-- end of methods -->"
 
 

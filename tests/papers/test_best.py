@@ -1,0 +1,57 @@
+"""The recommended recipe: it is FedAvg with its parts, to the bit, for classes and for masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cases import Case
+from unseen import Experiment, FedAvg
+from unseen.data.domain import DomainDataset
+from unseen.methods.best import Best
+from unseen.parts import PARTS
+from unseen.parts.aggregation import Uniform
+from unseen.parts.views import RandConv
+from unseen.runs.watch import Silent
+from unseen.settings import build
+from unseen.state import same_bits
+from unseen.training import Result, train
+
+TINY = {
+    "best": Case("best", {"lr": 0.02, "batch": 8}, leaves="train.model"),
+    "best-masks": Case("best", {"lr": 0.02, "batch": 4}, task="segmentation", rounds=12, leaves="train.model"),
+}
+
+
+def trained(method: Any, data: DomainDataset) -> Result:
+    return train(Experiment(method, data, "c", rounds=2), None, watch=Silent())
+
+
+def test_without_its_ingredients_it_is_fedavg_with_the_plain_mean(tiny: DomainDataset) -> None:
+    bare = trained(Best(lr=0.02, batch=8, views=None, smoothing=0.0, average=None), tiny)
+    assert same_bits(bare.state, trained(FedAvg(lr=0.02, batch=8, aggregation=Uniform()), tiny).state)
+
+
+def test_for_classes_it_is_fedavg_with_restyled_copies_and_smoothed_labels(tiny: DomainDataset) -> None:
+    parts = {"lr": 0.02, "batch": 8, "views": RandConv(copies=2)}
+    recipe = trained(Best(**parts, smoothing=0.2, average=None), tiny)
+    assert same_bits(recipe.state, trained(FedAvg(**parts, smoothing=0.2, aggregation=Uniform()), tiny).state)
+    assert not same_bits(recipe.state, trained(Best(**parts, smoothing=0.0, average=None), tiny).state)
+
+
+def test_for_masks_nothing_is_smoothed(tiny_masks: DomainDataset) -> None:
+    parts = {"lr": 0.02, "batch": 4, "views": RandConv(copies=1)}
+    recipe = trained(Best(**parts, average=None), tiny_masks)
+    assert same_bits(recipe.state, trained(FedAvg(**parts, aggregation=Uniform()), tiny_masks).state)
+
+
+@pytest.mark.parametrize("name", Best.variants)
+def test_every_variant_can_be_built_and_differs(name: str) -> None:
+    made = build(Best, Best.variants[name], PARTS)
+    others = [build(Best, values, PARTS) for other, values in Best.variants.items() if other != name]
+    assert made not in others
+
+
+def test_the_first_variant_is_the_default() -> None:
+    assert build(Best, next(iter(Best.variants.values())), PARTS) == Best()
