@@ -253,7 +253,7 @@ def cost(options: argparse.Namespace, folder: Path) -> bool:
         known = read_federation(federation.path)
         way = f"folder:{folder / 'share'}" if options.carrier == "folder" else "flower"
         plain = {"method": "fedsb", "set": {"budget": 1, "batch": 4}, "data": "styled-digits", "target": TARGET, "device": "cpu"}
-        plain |= {"network": f"small_cnn:width={options.width}", "rounds": 1000}
+        plain |= {"network": f"small_cnn:width={options.width}", "rounds": options.times * (options.rounds + 1)}
         experiment = read_experiment(plain)
         with carrier_of(way, known, lambda text: print(f"  {text}", file=sys.stderr)) as carrier:
             runs = {}

@@ -60,6 +60,29 @@ ROWS: dict[str, tuple[dict[str, Any], Policy | None]] = {
     "elcfs, spectra of 8 images": ({**DIGITS, "method": "elcfs", "set": {"batch": 32, "images_per_spectrum": 8}}, None),
     "elcfs, alpha 0.49": ({**DIGITS, "rounds": 1, "method": "elcfs", "set": {"batch": 32, "alpha": 0.49}}, None),
 }
+PASSES = {"batch": 32, "epochs": 2}
+ROWS |= {
+    name: ({**DIGITS, "method": name, "set": own}, None)
+    for name, own in {
+        "ccst": {**PASSES, "lr": 0.01},
+        "copa": {**PASSES, "lr": 1e-3},
+        "csac": {"batch": 32, "steps": 18, "private_steps": 18},
+        "dann": {**PASSES, "lr": 1e-3},
+        "ddaig": {**PASSES, "lr": 0.01, "warmup": 1, "width": 4},
+        "epifcr": {**PASSES, "lr": 0.01},
+        "fccl": {**PASSES, "public": "phantom-sites"},
+        "fedbn": PASSES,
+        "fedccrl": {**PASSES, "lr": 0.01},
+        "fedgma": PASSES,
+        "fediir": {**PASSES, "lr": 0.01},
+        "fednova": PASSES,
+        "fedsr": {"batch": 32, "steps": 18},
+        "g2g": {**PASSES, "lr": 0.01},
+        "moon": PASSES,
+        "perfedavg": {"batch": 32, "lr": 0.01},
+        "scaffold": PASSES,
+    }.items()
+}
 COLUMNS = (
     ("images from the change", "images from the change of weights"),
     ("how many images", "how many images are behind it"),

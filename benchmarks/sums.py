@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from unseen.federation.sums.context import SumContext
+from unseen.federation.sums.context import STEPS, SumContext
 from unseen.federation.sums.encoding import decode_mean, encode_answer, rounding
 from unseen.federation.sums.server import DONE, ServerSum
-from unseen.federation.sums.site import STEPS, SiteSum
+from unseen.federation.sums.site import SiteSum
 from unseen.ops.averaging import RunningMean
 from unseen.parts.combining import Down, Up
 from unseen.state import Entries
@@ -48,8 +49,10 @@ def main(millions: float = 25.0, number: int = 3) -> None:
     asked = hashlib.sha256(down.to_bytes()).digest()
     keys = {name: Ed25519PrivateKey.generate() for name in names}
     counts = {name: 100 * (n + 1) for n, name in enumerate(names)}
-    context = SumContext("0" * 64, 1, 1, {name: key.public_key() for name, key in keys.items()}, counts)
-    sites = {name: SiteSum(context, name, keys[name]) for name in names}
+    boxes = {name: X25519PrivateKey.generate() for name in names}
+    public = {name: box.public_key().public_bytes_raw() for name, box in boxes.items()}
+    context = SumContext("0" * 64, 1, 1, {name: key.public_key() for name, key in keys.items()}, public, counts)
+    sites = {name: SiteSum(context, name, keys[name], boxes[name].private_bytes_raw()) for name in names}
     server, plain = ServerSum(context, asked), RunningMean()
     at_site: dict[str, list[float]] = {}
     at_server: dict[str, list[float]] = {}
@@ -62,13 +65,13 @@ def main(millions: float = 25.0, number: int = 3) -> None:
 
     def answer(name: str, question: bytes) -> bytes:
         site = sites[name]
-        if server.step != 3:
-            return {1: lambda _: site.keys(), 2: site.shares, 4: site.consent, 5: site.unmask}[server.step](question)
+        if server.step != 2:
+            return {1: lambda _: site.keys(), 3: site.consent, 4: site.unmask}[server.step](question)
         up = up_of(name)
         data = timed(at_site.setdefault("plain answer", []), up.to_bytes)
         sent["plain"] = len(data)
         timed(at_server.setdefault("plain answer", []), lambda: plain.add(Up.from_bytes(data).model, counts[name]))
-        site.take_shares(question, asked)
+        site.take_keys(question, asked)
         words = timed(at_site.setdefault("fixed point", []), lambda: encode_answer(up, down, context, name, lambda _: entries))
         masked: bytes = timed(at_site.setdefault("masks", []), lambda: site.mask(words))
         sent["summed"] = len(masked)
@@ -77,7 +80,7 @@ def main(millions: float = 25.0, number: int = 3) -> None:
     while server.step != DONE:
         step = STEPS[server.step]
         for name, question in server.questions().items():
-            if server.step == 3:
+            if server.step == 2:
                 told = answer(name, question)
             else:
                 told = timed(at_site.setdefault(step, []), lambda n=name, q=question: answer(n, q))  # type: ignore[misc]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from unseen.federation.sums.context import SumContext
 from unseen.federation.sums.server import ServerSum
@@ -15,11 +16,17 @@ from unseen.federation.sums.words import Words
 
 ASKED = hashlib.sha256(b"the question").digest()
 KEYS = {f"{number:02d}": Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(64)}
+BOXES = {f"{number:02d}": bytes([100 + number]) * 32 for number in range(64)}  # private; a real site draws its own for every study
 
 
 def context_of(sites: int, round_number: int = 1, ask: int = 1, study: str = "5" * 64) -> SumContext:
     names = [*KEYS][:sites]
-    return SumContext(study, round_number, ask, {n: KEYS[n].public_key() for n in names}, {n: 10 + int(n) for n in names})
+    boxes = {n: X25519PrivateKey.from_private_bytes(BOXES[n]).public_key().public_bytes_raw() for n in names}
+    return SumContext(study, round_number, ask, {n: KEYS[n].public_key() for n in names}, boxes, {n: 10 + int(n) for n in names})
+
+
+def site_sum(context: SumContext, name: str, state: bytes | None = None) -> SiteSum:
+    return SiteSum(context, name, KEYS[name], BOXES[name], state)
 
 
 def words_of(site: str, wide: int = 2, narrow: int = 3, layout: str = "layout") -> Words:
@@ -36,7 +43,7 @@ def added(sites: list[str]) -> tuple[list[int], list[int]]:
 
 def kept_of(server: ServerSum) -> tuple[bytes, bytes]:
     """What a server that is restarted now finds on its disk."""
-    return server.to_bytes(), server.words_to_bytes() if server.step > 3 else b""
+    return server.to_bytes(), b"".join(server.words_in_parts()) if server.step > 2 else b""
 
 
 class SumInMemory:
@@ -45,7 +52,7 @@ class SumInMemory:
     def __init__(self, sites: int, lost: Mapping[str, int] | None = None, restart: bool = False) -> None:
         self.context = context_of(sites)
         self.lost, self.restart = dict(lost or {}), restart
-        self.sites = {name: SiteSum(self.context, name, KEYS[name]) for name in self.context.sites}
+        self.sites = {name: site_sum(self.context, name) for name in self.context.sites}
         self.server = ServerSum(self.context, ASKED)
         self.words = {name: words_of(name) for name in self.sites}
         self.asked: dict[tuple[str, int], bytes] = {}
@@ -53,18 +60,18 @@ class SumInMemory:
 
     def site(self, name: str) -> SiteSum:
         if self.restart:
-            self.sites[name] = SiteSum(self.context, name, KEYS[name], self.sites[name].to_bytes())
+            self.sites[name] = site_sum(self.context, name, self.sites[name].to_bytes())
         return self.sites[name]
 
     def answer(self, name: str, step: int, question: bytes) -> bytes:
         site = self.site(name)
         if step == 1:
             answer = site.keys()
-        elif step == 3:
-            site.take_shares(question, ASKED)
+        elif step == 2:
+            site.take_keys(question, ASKED)
             answer = self.site(name).mask(self.words[name].copy())
         else:
-            answer = {2: site.shares, 4: site.consent, 5: site.unmask}[step](question)
+            answer = {3: site.consent, 4: site.unmask}[step](question)
         self.asked[name, step], self.answers[name, step] = question, answer
         return answer
 
@@ -79,7 +86,7 @@ class SumInMemory:
         if self.restart:
             self.server = ServerSum(self.context, ASKED, *kept_of(self.server))
 
-    def run(self, until: int = 5) -> ServerSum:
+    def run(self, until: int = 4) -> ServerSum:
         while self.server.step <= until:
             self.one_step()
         return self.server

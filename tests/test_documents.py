@@ -5,20 +5,31 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import json
 import re
+import shlex
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+import unseen
+from unseen.bench.plan import read_benchmark
 from unseen.cli import app
+from unseen.data.domain import DomainDataset
+from unseen.data.sets.registry import DATASETS
+from unseen.deploy.card import ModelCard
+from unseen.experiment_options import options
 from unseen.federation.site.policy import Policy, Privacy, read_policy
+from unseen.federation.study.study import Leaving, Participant, Study
 from unseen.methods import CLASSES, METHODS
 from unseen.parts import PARTS, parts_of
 from unseen.payload import bases
+from unseen.runs.record import Record, Timing
 from unseen.settings import settings_of
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +37,8 @@ DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.
 
 
 def blocks(file: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", file.read_text(), flags=re.DOTALL)
+    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", file.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [text for kind, text in found if kind == language]
 
 
 def test_the_readmes_example_runs() -> None:
@@ -68,11 +80,12 @@ def test_links_lead_somewhere(file: Path) -> None:
         assert link.startswith("http") or (file.parent / link).exists(), link
 
 
-def test_the_readme_names_every_method_and_its_file() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_list_of_methods_names_every_method_and_its_file() -> None:
+    text, nav = (ROOT / "docs/methods/index.md").read_text(), (ROOT / "mkdocs.yml").read_text()
     for name, cls in METHODS.items():
         file = Path(sys.modules[cls.__module__].__file__ or "").relative_to(ROOT)
-        assert f"| {cls.title} | {cls.paper} | [{file.name}]({file}) | [card](docs/methods/{name}.md) |" in text, "run: make format"
+        assert f"| [{cls.title}]({name}.md) | {cls.paper} | [{file.name}](../../{file}) |" in text, "run: make format"
+        assert f"- methods/{name}.md\n" in nav, f"mkdocs.yml has no line for docs/methods/{name}.md"
 
 
 def test_a_method_is_four_files_and_a_line() -> None:
@@ -100,9 +113,59 @@ def test_the_page_of_parts_names_them_all() -> None:
     assert told >= set(PARTS) and all(set(parts_of(cls)) <= set(rows) for cls in METHODS.values())
 
 
-def test_every_command_in_the_readme_exists() -> None:
-    for command in re.findall(r"^unseen (\w+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE):
-        assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
+def test_every_command_in_the_documents_exists() -> None:
+    """Each command with the options that it is shown with."""
+    shown = [line for file in DOCUMENTS for block in blocks(file, "") for line in re.findall(r"^unseen .+", block, flags=re.MULTILINE)]
+    for words in {tuple(shlex.split(line, comments=True)[1:]) for line in shown}:
+        command: Any = typer.main.get_command(app)
+        for word in words:
+            if word not in getattr(command, "commands", {}):
+                break
+            command = command.commands[word]
+        assert words[0].startswith("-") or not hasattr(command, "commands") or command.invoke_without_command, f"no command: {words}"
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        wrong = {word for word in words if re.match(r"--?[a-z]", word)} - known - {"--help", "--install-completion", "--show-completion"}
+        assert not wrong, f"unseen {' '.join(words)}: {wrong}"
+    assert len(shown) > 80
+
+
+@pytest.mark.parametrize("file", [ROOT / "docs/formats/bench.md", ROOT / "docs/start-researcher.md"], ids=lambda file: file.stem)
+def test_the_benchmark_files_shown_can_be_read(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(next(iter(blocks(ROOT / "docs/start-researcher.md", "python"))))
+    texts = blocks(file, "toml")
+    cells = [read_benchmark(tomllib.loads(text)) for text in texts]
+    assert len(texts) == 2 and len(cells[0]) == (48 if file.stem == "bench" else 12) and len(cells[1]) in (1, 18)
+
+
+def test_the_pages_of_formats_name_every_field(tiny: DomainDataset, tmp_path: Path) -> None:
+    unseen.run(unseen.FedAvg(lr=0.02, batch=8), tiny, "c", rounds=1, out=tmp_path / "run", device="cpu")
+    about = json.loads((tmp_path / "run/run.json").read_text())
+    fields = {
+        "run": [*about, *about["model"], *Record.__annotations__, *Timing.__annotations__, "train", "validation", "classes", "domain"],
+        "card": [field.name for field in dataclasses.fields(ModelCard) if field.name != "signer"],
+        "study": ["version", *(field.name for kind in (Study, Participant, Leaving) for field in dataclasses.fields(kind))],
+        "bench": [setting.name for setting in options()],
+    }
+    for page, names in fields.items():
+        text = (ROOT / f"docs/formats/{page}.md").read_text()
+        assert not [name for name in names if f"`{name}`" not in text], page
+    assert {file.name for file in (tmp_path / "run").iterdir() if not file.name.startswith(".")} <= set(
+        re.findall(r"`([\w.]+)/?`", (ROOT / "docs/formats/run.md").read_text())
+    )
+
+
+def test_the_policy_shown_can_be_read(tmp_path: Path) -> None:
+    (text,) = blocks(ROOT / "docs/formats/policy.md", "toml")
+    (tmp_path / "policy.toml").write_text(text)
+    assert read_policy(tmp_path / "policy.toml").minimum_clients == 3
+
+
+def test_experiments_name_commands_that_there_are() -> None:
+    for file in sorted((ROOT / "experiments").glob("*.toml")):
+        for name in re.findall(r"unseen data prepare (\S+) --from", file.read_text()):
+            assert name in DATASETS, file.name
+        assert not re.search(r"unseen data (?!prepare)", file.read_text()), file.name
 
 
 def test_the_citation_names_five_papers() -> None:

@@ -17,7 +17,7 @@ STARTS_AT_ONCE = ("cli", "__init__")  # commands import what they need when they
 
 
 ROWS = (  # of docs/pictures/rooms.svg, from the top
-    {"__main__", "cli", "bench", "front", "deploy", "figures", "leakage", "speed", "tuning"},
+    {"__main__", "advice", "cli", "bench", "front", "deploy", "figures", "leakage", "speed", "tuning"},
     {"training", "report"},
     {"engines", "federation"},
     {"experiment", "experiment_options", "world", "scoring", "runs"},

@@ -1,6 +1,6 @@
-"""Makes the documents' pictures from embedded data: `python docs/making/pictures.py`, about three minutes the first time.
+"""Makes the documents' pictures and the demo's table: `python docs/making/pictures.py`, about three minutes the first time.
 
-The runs are those of the README's demo, kept in runs/demo. The picture of the page needs a Chromium.
+All of it is embedded data. The runs are those of the README's demo, kept in runs/demo. The picture of the page needs a Chromium.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from unseen.ops import fourier
 from unseen.ops.randconv import randconv
 from unseen.report.collect import collect
 from unseen.report.page import render_page
+from unseen.report.saying import what_was_found
+from unseen.report.tables import comparison, to_markdown
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs/pictures"
@@ -76,9 +78,13 @@ def restyled() -> None:
 
 
 def demo() -> None:
-    """The demo's runs, where they are not finished yet."""
+    """The demo's runs, where they are not finished yet, and their table."""
     command = [shutil.which("unseen") or "unseen", "bench", str(ROOT / "experiments/demo.toml"), "--out", str(DEMO)]
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    cells = collect(DEMO).cells
+    heading = "# The demo with three seeds\n`unseen bench experiments/demo.toml --out runs/demo`, on CPU cores\n"
+    text = f"{heading}\n{to_markdown(comparison(cells, 'source'))}\n\n{what_was_found(cells)}\n"
+    (ROOT / "benchmarks/results/demo.md").write_text(text, encoding="utf-8")
 
 
 def curves() -> None:

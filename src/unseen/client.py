@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unseen.data.augment import RECIPES, Augment, Augmentation
-from unseen.data.domain import Holding, Pixels, Samples, normalise
+from unseen.data.domain import Holding, Pixels, Samples, batches_of, normalise
 from unseen.data.public import open_public
 from unseen.device.compiling import Compiled, logits_of
 from unseen.device.formats import fast_precision, memory_format
@@ -25,7 +25,7 @@ from unseen.networks.headed import stage_channels
 from unseen.networks.kernels import has_kernels
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
-from unseen.state import Entries, Part, State, load_weights
+from unseen.state import Entries, Part, State, load_into
 from unseen.task import Task
 
 __all__ = ["Batch", "Client", "Pool", "Precision", "Recall"]
@@ -144,6 +144,8 @@ class Client:
         rounds: int = 1,
     ) -> None:
         self.id, self.task, self.device, self.rng = holding.client, task, pool.device, rng
+        self.tell: Callable[[int, int], object] = lambda made, planned: None  # of training batches; replaced by whoever looks on
+        self._made_batches = self._planned_batches = 0
         self.round, self.rounds = round, rounds  # 0 is what comes before round 1
         self.remembered: dict[str, Memory] = {}
         self._holding, self._pool, self._reader, self._recall = holding, pool, reader, recall
@@ -164,7 +166,7 @@ class Client:
         number = self._built.get(role, 0)
         self._built[role] = number + 1
         net = self._pool.network(role, number)
-        load_weights(net, state)
+        load_into(net, state)
         net.zero_grad(set_to_none=True)
         return self._pool.trainable(net).train()
 
@@ -228,6 +230,7 @@ class Client:
         train = self._holding.train
         if not len(train):
             return
+        self._planned_batches += steps if steps is not None else batches_of(len(train), size, epochs or 0, drop_last)
         if epochs is not None:
             passes, share = divmod(epochs, 1)
             for _ in range(int(passes)):
@@ -272,7 +275,9 @@ class Client:
         held = [torch.from_numpy(np.flatnonzero(numbers == number)) for number in np.unique(numbers)]
         each = max(1, size // len(held))
         left = [torch.empty(0, dtype=torch.long) for _ in held]
-        for _ in range(steps if steps is not None else max(1, round(epochs * len(train) / (each * len(held))))):  # type: ignore[operator]
+        number_of_batches = steps if steps is not None else max(1, round((epochs or 0) * len(train) / (each * len(held))))
+        self._planned_batches += number_of_batches
+        for _ in range(number_of_batches):
             for number, own in enumerate(held):
                 while len(left[number]) < each:
                     left[number] = torch.cat([left[number], own[torch.randperm(len(own), generator=self.rng)]])
@@ -367,6 +372,8 @@ class Client:
     def _training_batch(self, positions: Tensor, size: int) -> Batch:
         batch = self._batch(self._holding.train, positions, augment=True)
         self._pool.whole = len(positions) == size
+        self._made_batches += 1
+        self.tell(self._made_batches, self._planned_batches)
         return batch
 
     def _batch(self, samples: Samples, positions: Tensor, augment: bool = False) -> Batch:

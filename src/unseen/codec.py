@@ -11,18 +11,19 @@ import dataclasses
 import functools
 import json
 import math
+import os
 import types
 import typing
 import weakref
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from unseen.state import State
+from unseen.state import State, StoredState
 
 __all__ = [
     "TENSOR_TYPES",
@@ -31,9 +32,11 @@ __all__ = [
     "decode",
     "decode_file",
     "encode",
+    "encode_parts",
     "hints_of",
     "notes_in",
     "refuse_unstorable",
+    "state_parts",
     "tensors_in",
     "without_none",
 ]
@@ -127,11 +130,16 @@ def tensors_in(value: Any, hint: Any) -> typing.Iterator[tuple[str, Tensor]]:
 
 def encode(value: Any, hint: Any = None, notes: dict[str, str] | None = None) -> bytes:
     """`value` as bytes; `hint` is its type where that is not a dataclass. `notes` are kept beside it, readable by `notes_in`."""
+    return b"".join(encode_parts(value, hint, notes))
+
+
+def encode_parts(value: Any, hint: Any = None, notes: dict[str, str] | None = None) -> tuple[bytes | memoryview, ...]:
+    """The same bytes in parts. Those of tensors are the tensors' own memory: they hold as long as nobody changes them."""
     kind = hint or type(value)
     conform(value, kind, _name(kind))
     tensors: list[Tensor] = []
     structure = json.dumps(_structure(value, kind, tensors), separators=(",", ":"))
-    return _laid_out(tensors, {_STRUCTURE: structure, **(notes or {})})
+    return state_parts({str(number): tensor for number, tensor in enumerate(tensors)}, {_STRUCTURE: structure, **(notes or {})})
 
 
 def _structure(item: Any, of: Any, tensors: list[Tensor]) -> Any:
@@ -152,22 +160,22 @@ def _structure(item: Any, of: Any, tensors: list[Tensor]) -> Any:
     return item
 
 
-def _laid_out(tensors: list[Tensor], notes: dict[str, str]) -> bytes:
-    """The length of a header in 8 bytes, the header in JSON with spaces to a multiple of 8, then the tensors' bytes, the widest first."""
+def state_parts(state: Mapping[str, Tensor], notes: dict[str, str]) -> tuple[bytes | memoryview, ...]:
+    """A safetensors file: the length of a header in 8 bytes, the header in JSON with spaces to a multiple of 8; widest tensors first."""
     ranks = {dtype: rank for rank, dtype in enumerate(_STORED)}
-    unknown = [tensor.dtype for tensor in tensors if tensor.dtype not in ranks]
+    unknown = [tensor.dtype for tensor in state.values() if tensor.dtype not in ranks]
     if unknown:
         raise TypeError(f"a tensor of the type {unknown[0]}; expected one of {', '.join(TENSOR_TYPES)}")
     header: dict[str, Any] = {_NOTES: notes}
-    parts, at = list[Any](), 0
-    for number in sorted(range(len(tensors)), key=lambda one: (ranks[tensors[one].dtype], str(one))):
-        tensor = tensors[number]
+    parts, at = list[memoryview](), 0
+    for name in sorted(state, key=lambda one: (ranks[state[one].dtype], one)):
+        tensor = state[name].detach().cpu().contiguous()
         about = {"dtype": _STORED[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
-        header[str(number)], at = about, at + tensor.nbytes
+        header[name], at = about, at + tensor.nbytes
         parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join((len(text).to_bytes(8, "little"), text, *parts))
+    return (len(text).to_bytes(8, "little") + text, *parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,43 +219,59 @@ class _Held:
     def part(self, begin: int, end: int) -> bytes:
         return bytes(self._data[begin:end])
 
-    def fill(self, into: NDArray[np.uint8], begin: int) -> None:
-        np.copyto(into, np.frombuffer(self._data, np.uint8, len(into), begin))
+    def tensor(self, dtype: torch.dtype, begin: int, end: int) -> Tensor:
+        room = torch.empty((end - begin) // dtype.itemsize, dtype=dtype)
+        np.copyto(room.view(torch.uint8).numpy(), np.frombuffer(self._data, np.uint8, end - begin, begin))
+        return room
+
+
+class _Seen(_Held):
+    """The same; tensors are views of the bytes, where these may be written to and lie in order."""
+
+    def tensor(self, dtype: torch.dtype, begin: int, end: int) -> Tensor:
+        if isinstance(self._data, bytes) or self._data.readonly or end == begin:
+            return super().tensor(dtype, begin, end)
+        return torch.frombuffer(self._data, dtype=dtype, count=(end - begin) // dtype.itemsize, offset=begin)
 
 
 class _OnDisk:
-    """A file whose bytes are read where they are wanted: the model in it is in memory once."""
+    """A file whose bytes are read where they are wanted. It is open as long as somebody may read in it, even if deleted meanwhile."""
 
-    def __init__(self, stream: typing.BinaryIO) -> None:
-        self._stream, self.size = stream, stream.seek(0, 2)
+    def __init__(self, file: Path) -> None:
+        self._handle = os.open(file, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._handle)
+        self.size = os.fstat(self._handle).st_size
 
     def part(self, begin: int, end: int) -> bytes:
-        self._stream.seek(begin)
-        return self._stream.read(end - begin)
+        return os.pread(self._handle, end - begin, begin)
 
-    def fill(self, into: NDArray[np.uint8], begin: int) -> None:
-        self._stream.seek(begin)
-        if self._stream.readinto(into.data) != len(into):  # type: ignore[attr-defined]
-            raise CodecError("a file that became shorter while it was read")
+    def tensor(self, dtype: torch.dtype, begin: int, end: int) -> Tensor:
+        room = torch.empty((end - begin) // dtype.itemsize, dtype=dtype)
+        into, at = room.view(torch.uint8).numpy().data, 0
+        while at < end - begin:
+            read = os.preadv(self._handle, [into[at:]], begin + at)
+            if not read:
+                raise CodecError("a file that became shorter while it was read")
+            at += read
+        return room
 
 
-def _taken(source: _Held | _OnDisk, one: _Stored, where: str) -> Tensor:
-    """A tensor of a file, fresh and aligned."""
+def _type_of(one: _Stored, where: str) -> torch.dtype:
+    """The type of a tensor, if it is one that is read and its bytes are as many as its shape says."""
     if one.dtype not in _NAMES:
         raise CodecError(f"{where} is of the type {one.dtype}; expected one of {', '.join(TENSOR_TYPES)}")
     dtype, size = TENSOR_TYPES[_NAMES[one.dtype]], one.end - one.begin
     if math.prod(one.shape) * dtype.itemsize != size:
         raise CodecError(f"{where} has {size:,} bytes for the shape {one.shape}")
-    tensor = torch.empty(one.shape, dtype=dtype)
-    source.fill(tensor.reshape(-1).view(torch.uint8).numpy(), one.begin)
-    return tensor
+    return dtype
 
 
 class _Reader:
     """Builds a value from a file. No function that calls itself: such a one keeps its file in memory until the collector comes round."""
 
-    def __init__(self, source: _Held | _OnDisk, tensors: dict[str, _Stored]) -> None:
-        self._source, self._tensors = source, tensors
+    def __init__(self, source: _Held | _OnDisk, tensors: dict[str, _Stored], stays: Collection[str]) -> None:
+        """`stays` names the states that are left in their file, and are read when they are looked at."""
+        self._source, self._tensors, self._stays = source, tensors, stays
         self.used: set[str] = set()
 
     def build(self, item: Any, of: Any, where: str) -> Any:
@@ -255,12 +279,11 @@ class _Reader:
         if item is None and optional:
             return None
         if of is Tensor:
-            name = str(item)
-            if type(item) is not int or name not in self._tensors or name in self.used:
-                raise CodecError(f"{where} names no tensor of its own")
-            self.used.add(name)
-            return _taken(self._source, self._tensors[name], where)
+            one = self._own(item, where)
+            return self._source.tensor(_type_of(one, where), one.begin, one.end).reshape(one.shape)
         inner = _element(of)
+        if of == State and where in self._stays and isinstance(item, dict):
+            return self._stored(item, where)
         if inner is not None:
             origin = typing.get_origin(of)
             if not isinstance(item, dict if origin is dict else list):
@@ -278,26 +301,45 @@ class _Reader:
             raise CodecError(f"{where} is {_got(item)}; expected {_name(of)}")
         return item
 
+    def _own(self, item: Any, where: str) -> _Stored:
+        name = str(item)
+        if type(item) is not int or name not in self._tensors or name in self.used:
+            raise CodecError(f"{where} names no tensor of its own")
+        self.used.add(name)
+        return self._tensors[name]
 
-def decode(kind: type[T], data: bytes | memoryview) -> T:
-    """The inverse of `encode`. Tensors are fresh and aligned: an unaligned input changes the last bit of a matrix product."""
-    return _decoded(kind, _Held(data))
+    def _stored(self, item: dict[str, Any], where: str) -> StoredState:
+        places = {key: self._own(number, f"{where}.{key}") for key, number in item.items()}
+        types, source = {key: _type_of(one, f"{where}.{key}") for key, one in places.items()}, self._source
+
+        def read(key: str, first: int, last: int) -> Tensor:
+            size, begin = types[key].itemsize, places[key].begin
+            return source.tensor(types[key], begin + first * size, begin + last * size)
+
+        return StoredState({key: torch.empty(one.shape, dtype=types[key], device="meta") for key, one in places.items()}, read)
 
 
-def decode_file(kind: type[T], file: Path) -> T:
-    """The same from a file, which is never in memory beside what it holds."""
-    with file.open("rb") as stream:
-        return _decoded(kind, _OnDisk(stream))
+def decode(kind: type[T], data: bytes | memoryview, views: bool = False) -> T:
+    """The inverse of `encode`. Tensors are fresh and aligned: an unaligned input changes the last bit of a matrix product.
+
+    With `views` they may be views of `data`: to be looked at, and neither changed nor computed with.
+    """
+    return _decoded(kind, _Seen(data) if views else _Held(data))
 
 
-def _decoded(kind: type[T], source: _Held | _OnDisk) -> T:
+def decode_file(kind: type[T], file: Path, stays: Collection[str] = ()) -> T:
+    """The same from a file, which is never in memory beside what it holds. The states in a payload's fields `stays` are left in it."""
+    return _decoded(kind, _OnDisk(file), {f"{_name(kind)}.{field}" for field in stays})
+
+
+def _decoded(kind: type[T], source: _Held | _OnDisk, stays: Collection[str] = ()) -> T:
     try:
         header, first = _header_of(source)
         tensors = _stored_in(header, first, source.size)
         structure = json.loads(header[_NOTES][_STRUCTURE])
     except (KeyError, ValueError, RecursionError, TypeError, AttributeError) as error:
         raise CodecError(f"these {source.size} bytes are not a {_name(kind)}: {error}") from error
-    reader = _Reader(source, tensors)
+    reader = _Reader(source, tensors, stays)
     try:
         value = reader.build(structure, kind, _name(kind))
     except (TypeError, RecursionError) as error:

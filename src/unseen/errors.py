@@ -45,6 +45,9 @@ class NoReplies(RuntimeError):
     """Nobody gave a usable answer, so there is nothing to aggregate."""
 
 
+_OTHER_WORDS = {"gpu": "cuda", "fp16": "bf16", "bfloat16": "bf16", "float32": "fp32", "markdown": "md", "latex": "tex", "test": "target"}
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'fedsb'?` for a near miss, else the list of what there is.
 
@@ -52,8 +55,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     "; did you mean 'fedsb'?"
     >>> nearest("zebra", ["fedsb", "fedavg"])
     '; there are: fedavg, fedsb'
+    >>> nearest("gpu", ["auto", "cpu", "cuda"])
+    "; did you mean 'cuda'?"
     """
     options = sorted(known)
+    if _OTHER_WORDS.get(name.lower()) in options:
+        return f"; did you mean {_OTHER_WORDS[name.lower()]!r}?"
     swapped = [option for option in options if sorted(option) == sorted(name)]  # two letters in the wrong order
     close = swapped or difflib.get_close_matches(name, options, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(options)}"

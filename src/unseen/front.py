@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from torch import nn
 
-from unseen.cli.progress import Screen
 from unseen.data.domain import DomainDataset
 from unseen.deploy.card import CARD_FILE
 from unseen.deploy.finished import finished_run
@@ -23,6 +22,7 @@ from unseen.report.frames import rows_below, to_frame
 from unseen.report.notebook import NotebookBar, in_notebook
 from unseen.report.result import Result
 from unseen.runs.record import read_timings
+from unseen.runs.screen import Screen, is_live
 from unseen.runs.watch import Silent, Watch
 from unseen.state import state_of
 from unseen.training import train
@@ -140,7 +140,7 @@ def _onlooker(stack: ExitStack, progress: bool | None) -> Watch:
     if in_notebook():
         return NotebookBar()
     console = Console(stderr=True)
-    return stack.enter_context(Screen(console)) if progress or console.is_terminal else Silent()
+    return stack.enter_context(Screen(console)) if progress or is_live(console) else Silent()
 
 
 def load(folder: str | Path, *, trust: bool = False) -> Result | pd.DataFrame:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unseen.codec import TENSOR_TYPES, conform, decode, encode, hints_of, tensors_in, without_none
 from unseen.errors import RefusedReply
-from unseen.state import Part, State
+from unseen.state import Part, State, StoredState
 
 __all__ = [
     "OF_A_NETWORK", "Carried", "Declaration", "Kind", "Memory", "Nothing", "Payload", "State", "bases", "carried", "carries",
@@ -232,6 +232,8 @@ def _size(value: Any) -> int:
         return value.numel() * value.element_size()
     if isinstance(value, str):
         return len(value.encode("utf-8", "surrogatepass"))
+    if isinstance(value, StoredState):
+        value = value.outline
     if isinstance(value, dict):
         return sum(_size(v) for v in value.values())
     if isinstance(value, list):

@@ -5,18 +5,64 @@ Tensors are copied many at once: a loop would launch one kernel for each on a GP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Entries", "Part", "State", "copied", "copy_all", "entries_of", "load_weights", "only", "same_bits", "state_of"]
+__all__ = [
+    "Entries", "Part", "State", "StoredState", "copied", "copy_all", "entries_of", "load_into", "only", "same_bits", "state_of",
+]  # fmt: skip
 
 State = dict[str, Tensor]
 Part = Literal["whole", "parameters", "buffers", "head", "backbone", "norms", "without-norms"]
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: batch and instance norm of any dimension
+
+
+class StoredState(dict[str, Tensor]):
+    """Weights that stay where they are stored: an entry is read whenever it is looked at, and is then the reader's own.
+
+    To everybody it is a state; whoever knows better reads a large entry `part` by part. Nothing can be put into it.
+    """
+
+    def __init__(self, outline: State, read: Callable[[str, int, int], Tensor]) -> None:
+        """`outline` has tensors of the right types and shapes that hold nothing; `read` gives an entry's numbers from one to another."""
+        super().__init__(outline)
+        self._read = read
+
+    def part(self, key: str, first: int, last: int) -> Tensor:
+        """So many of an entry's numbers, as they lie one behind the other."""
+        return self._read(key, first, last)
+
+    @property
+    def outline(self) -> State:
+        return {key: super(StoredState, self).__getitem__(key) for key in self}
+
+    def __getitem__(self, key: str) -> Tensor:
+        form = super().__getitem__(key)
+        return self._read(key, 0, form.numel()).reshape(form.shape)
+
+    def __iter__(self) -> Iterator[str]:  # told here, so that no copy takes the outline for the numbers
+        return super().__iter__()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default  # noqa: SIM401 -- this is what it would call
+
+    def items(self) -> ItemsView[str, Tensor]:  # type: ignore[override]
+        return ItemsView(self)
+
+    def values(self) -> ValuesView[Tensor]:  # type: ignore[override]
+        return ValuesView(self)
+
+    def copy(self) -> State:
+        return dict(self)
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("weights that are stored elsewhere cannot be changed; make a dict of them first")
+
+    __setitem__ = __delitem__ = __ior__ = pop = popitem = setdefault = update = clear = _refuse
 
 
 @dataclass(frozen=True)
@@ -94,15 +140,6 @@ def _order(tensor: Tensor) -> torch.memory_format:
     return torch.contiguous_format if tensor.device.type == "cpu" else torch.preserve_format
 
 
-def load_weights(net: nn.Module, state: State) -> None:
-    """`load_state_dict` in a few launches on a GPU; where something does not fit, that one says what."""
-    own = net.state_dict()
-    if own.keys() == state.keys() and all(value.shape == state[name].shape for name, value in own.items()):
-        copy_all(list(own.values()), [state[name] for name in own])
-    else:
-        net.load_state_dict(state)
-
-
 def state_of(net: nn.Module) -> State:
     """Weights and buffers, copied: later steps of the network do not change them."""
     return copied(net.state_dict())
@@ -117,3 +154,12 @@ def same_bits(a: State, b: State) -> bool:
 
 def _bits(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def load_into(net: nn.Module, state: State) -> None:
+    """`load_state_dict` in a few launches on a GPU; where something does not fit, that one says what."""
+    own = net.state_dict()
+    if own.keys() == state.keys() and all(value.shape == state[name].shape for name, value in own.items()):
+        copy_all(list(own.values()), [state[name] for name in own])
+    else:
+        net.load_state_dict(state)

@@ -83,7 +83,7 @@ def train(
         world = elsewhere.world if elsewhere else world or build_world(experiment)
         if elsewhere is None:
             _check_data(world, watch)
-        folder = RunFolder(out)
+        folder = RunFolder(out, at_once=elsewhere is not None)  # a server holds models, and waits for sites most of its time
         stack.callback(folder.release)
         if elsewhere is None:
             world = replace(world, compiled=_compiles(world, folder, watch, alone))
@@ -94,7 +94,13 @@ def train(
         engine: Engine = (
             elsewhere.engine(folder.path) if elsewhere else LocalEngine(world, folder.memory, workers, through_bytes, writer=folder.writer)
         )
-        result = _rounds(world, engine, folder, known, watch)
+        engine.look = watch.within
+        try:
+            result = _rounds(world, engine, folder, known, watch)
+        except BadInput:  # found before the first round, such as weights that are not there
+            folder.writer.flush()
+            folder.abandon()
+            raise
         if elsewhere is not None:
             elsewhere.end(folder.path)
         return replace(result, about=described, timings=read_timings(folder.timings), best_state=folder.best_model())
@@ -161,49 +167,57 @@ def _rounds(world: World, engine: Engine, folder: RunFolder, known: bool, watch:
     else:
         engine.memory.versions = at.versions
         watch.begin(world, at.round)
-    at = _trained_to_the_end(world, engine, folder, at, watch)
+    before = [at]
+    del at  # whose model goes as soon as there is a new one
+    at = _trained_to_the_end(world, engine, folder, before, watch)
     model = _deployed(method, at.state, at.averaged)
     folder.save_model(folder.model, model, about_model(world, at.round))
     folder.writer.flush()
     return Result(world, read_records(folder.records), {k: v.detach().cpu().clone() for k, v in model.items()})
 
 
-def _trained_to_the_end(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, watch: Watch) -> Checkpoint:
-    """The rounds that are left, each trained, scored, recorded and saved. Where the engine can, a round is scored while the next trains."""
-    ahead = engine if isinstance(engine, LocalEngine) and engine.looks_ahead else None
-    waiting: _Trained | None = None  # a round whose scores are on their way
-    warned = ""
+def _trained_to_the_end(world: World, engine: Engine, folder: RunFolder, before: list[Checkpoint], watch: Watch) -> Checkpoint:
+    """The rounds after the checkpoint in `before`, each trained, scored, recorded and saved; the last one's checkpoint.
 
-    def finish(trained: _Trained) -> None:
-        nonlocal at, warned
-        at, record, timing = _scored(world, engine, folder, at, trained)
+    Where the engine can, a round is scored while the next trains.
+    """
+    ahead = engine if isinstance(engine, LocalEngine) and engine.looks_ahead else None
+    waiting: tuple[_Trained, float] | None = None  # a round whose scores are on their way
+    best, warned = before[0].best, ""
+
+    def finish(trained: _Trained, looking: float = 0.0) -> None:
+        nonlocal best, warned
+        record, timing = _scored(world, engine, trained, looking)
+        if better(source_score(record), best):
+            best = source_score(record)
+            folder.save_model(folder.best, trained.model, about_model(world, trained.checkpoint.round))
         folder.save_round(record, timing)
-        folder.save_checkpoint(at, world.experiment.method.server_state)
-        _sweep(engine.memory, at.versions, folder)
+        folder.save_checkpoint(replace(trained.checkpoint, best=best), world.experiment.method.server_state)
+        _sweep(engine.memory, trained.checkpoint.versions, folder)
         warned = _warn_once(record, warned, watch)
         watch.round(record, timing["train"] + timing["score"])
 
-    before: Checkpoint | _Trained = at
-    while before.round < world.experiment.rounds:
+    while before[0].round < world.experiment.rounds:
         try:
-            before = trained = _train(world, engine, folder, before)
+            trained = _train(world, engine, folder, before)
         except BaseException:
             if waiting is not None:  # a run goes on from its last whole round, whatever ended this one
                 with contextlib.suppress(Exception):
-                    finish(waiting)
+                    finish(*waiting)
             raise
+        before = [trained.checkpoint]
         if ahead is None:
             finish(trained)
-            continue
-        began = time.perf_counter()
-        ahead.look(trained.round, Model(model=trained.model))
-        trained.looking = time.perf_counter() - began
-        if waiting is not None:
-            finish(waiting)  # while the GPU looks at this one
-        waiting = trained
+        else:
+            began = time.perf_counter()
+            ahead.look_ahead(trained.checkpoint.round, Model(model=trained.model))
+            last, waiting = waiting, (trained, time.perf_counter() - began)
+            if last is not None:
+                finish(*last)  # while the GPU looks at this one
+        del trained
     if waiting is not None:
-        finish(waiting)
-    return at
+        finish(*waiting)
+    return before.pop()
 
 
 def _start(world: World, engine: Engine) -> Checkpoint:
@@ -214,49 +228,43 @@ def _start(world: World, engine: Engine) -> Checkpoint:
     return Checkpoint(0, state, engine.memory.versions, None, cohort.traffic.rows())
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Trained:
     """A round after its training: what the next one begins with, and what its record needs."""
 
-    round: int
-    state: Any
-    averaged: list[State]
+    checkpoint: Checkpoint  # which knows nothing of the best score yet
     model: State  # as it is deployed
-    versions: Versions
     travelled: list[Travelled]
     missing: dict[str, str]
     seconds: float
-    looking: float = 0.0  # seconds
 
 
-def _train(world: World, engine: Engine, folder: RunFolder, before: Checkpoint | _Trained) -> _Trained:
-    method, number = world.experiment.method, before.round + 1
-    cohort, began = engine.cohort(number), time.perf_counter()
+def _train(world: World, engine: Engine, folder: RunFolder, before: list[Checkpoint]) -> _Trained:
+    """The round after the checkpoint in `before`, which is taken out: its model goes as soon as there is a new one."""
+    method, at = world.experiment.method, before.pop()
+    number, began = at.round + 1, time.perf_counter()
+    cohort = engine.cohort(number)
     try:
-        state = method.round(before.state, cohort)
+        state = method.round(at.state, cohort)
         cohort.close()
     except NoReplies as error:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in cohort.missing.items())
-        raise NoReplies(f"round {number}: {error} ({reasons}). The state of round {before.round} is kept in {folder.path}") from error
+        raise NoReplies(f"round {number}: {error} ({reasons}). The state of round {at.round} is kept in {folder.path}") from error
     seconds = time.perf_counter() - began
-    averaged = method.average.keep(before.averaged, method.model(state)) if method.average else []
-    model, travelled = _deployed(method, state, averaged), cohort.traffic.rows()
-    return _Trained(number, state, averaged, model, engine.memory.versions, travelled, cohort.missing, seconds)
+    averaged = method.average.keep(at.averaged, method.model(state)) if method.average else []
+    travelled, missing = [*at.before, *cohort.traffic.rows()], cohort.missing
+    del at, cohort
+    checkpoint = Checkpoint(number, state, engine.memory.versions, None, averaged=averaged)
+    return _Trained(checkpoint, _deployed(method, state, averaged), travelled, missing, seconds)
 
 
-def _scored(world: World, engine: Engine, folder: RunFolder, at: Checkpoint, trained: _Trained) -> tuple[Checkpoint, Record, Timing]:
-    """The round after `at`, scored: its checkpoint, its record, and how long it took."""
-    began = time.perf_counter()
-    method, number = world.experiment.method, trained.round
+def _scored(world: World, engine: Engine, trained: _Trained, looking: float) -> tuple[Record, Timing]:
+    """A trained round's record, and how long it took; so many seconds were spent `looking` before."""
+    began, method, number = time.perf_counter(), world.experiment.method, trained.checkpoint.round
     scores, scoring = engine.score(number, Model(model=trained.model))
-    travelled, notes = [*at.before, *trained.travelled], {**method.notes(trained.state), **engine.notes()}
-    record = make_record(world, number, scores, travelled, scoring, trained.missing, notes)
-    best = at.best
-    if better(source_score(record), best):
-        best = source_score(record)
-        folder.save_model(folder.best, trained.model, about_model(world, number))
-    timing: Timing = {"round": number, "train": trained.seconds, "score": trained.looking + time.perf_counter() - began}
-    return Checkpoint(number, trained.state, trained.versions, best, averaged=trained.averaged), record, timing
+    notes = {**method.notes(trained.checkpoint.state), **engine.notes()}
+    record = make_record(world, number, scores, trained.travelled, scoring, trained.missing, notes)
+    return record, {"round": number, "train": trained.seconds, "score": looking + time.perf_counter() - began}
 
 
 def _deployed(method: Method[Any], state: Any, averaged: list[State]) -> State:

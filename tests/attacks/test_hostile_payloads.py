@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unseen.codec import TENSOR_TYPES, CodecError, encode
+from unseen.engines import checking
 from unseen.engines.checking import read_answer
 from unseen.errors import RefusedReply
 from unseen.methods.elcfs import Spectra
@@ -142,6 +143,6 @@ def test_every_plain_type_is_read_as_it_was() -> None:
 
 def test_whatever_goes_wrong_while_reading_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (RuntimeError("a library's"), MemoryError(), RecursionError(), AssertionError(), NotImplementedError(), CodecError("x")):
-        monkeypatch.setattr(Up, "from_bytes", classmethod(lambda cls, data, error=error: (_ for _ in ()).throw(error)))
+        monkeypatch.setattr(checking, "decode", lambda *_, error=error: (_ for _ in ()).throw(error))
         with pytest.raises(RefusedReply, match=f"not a Up: {type(error).__name__}"):
             read_answer(Up, GOOD)

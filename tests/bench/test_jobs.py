@@ -30,7 +30,7 @@ from unseen.engines.frames import write_frame
 from unseen.errors import BadInput
 from unseen.experiment import Experiment
 from unseen.methods import FedAvg
-from unseen.runs.watch import Silent
+from unseen.runs.watch import Silent, Watch
 from unseen.training import train
 
 RESULTS = ("records.jsonl", "model.safetensors", "best.safetensors", "run.json")
@@ -63,8 +63,8 @@ class Heard(Silent):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def say(self, message: str) -> None:
-        self.lines.append(message)
+    def ended(self, run: str, failed: str = "") -> None:
+        self.lines.append(run)
 
 
 def same(cells: list[BenchmarkCell], a: Path, b: Path) -> None:
@@ -77,7 +77,7 @@ def test_two_at_a_time_leave_the_same_files(cells: list[BenchmarkCell], one_afte
     watch = Heard()
     assert in_processes(cells, tmp_path, 2, watch) == {}
     same(cells, one_after_another, tmp_path)
-    assert sorted(line.split("] ")[1] for line in watch.lines) == sorted(cell.folder for cell in cells)
+    assert sorted(watch.lines) == sorted(cell.folder for cell in cells)
 
 
 def test_a_cell_that_fails_or_is_killed_leaves_the_others_alone(
@@ -85,11 +85,11 @@ def test_a_cell_that_fails_or_is_killed_leaves_the_others_alone(
 ) -> None:
     real, killed = jobs._run, []
 
-    def run(process: ChildProcess, description: dict[str, object], folder: Path) -> str:
+    def run(process: ChildProcess, description: dict[str, object], folder: Path, watch: Watch) -> str:
         if folder == tmp_path / cells[0].folder and not killed:
             killed.append(folder)
             os.kill(process.pid, signal.SIGKILL)
-        return real(process, description, folder)
+        return real(process, description, folder, watch)
 
     monkeypatch.setattr(jobs, "_run", run)
     occupied = tmp_path / cells[1].folder / "somebody-elses.txt"

@@ -30,7 +30,12 @@ def unseen(*arguments: object, expect: int = 0) -> str:
 
 def test_a_run_from_options(tmp_path: Path) -> None:
     text = unseen(*FEDSB, "--rounds", 2, "--seed", 3, "--out", tmp_path / "run")
-    assert "round 2/2" in text and "outline 0." in text and "| FedSB |" in text
+    assert "round 2/2" in text and "source 0." in text and "| FedSB |" in text
+    assert "outline 0." not in text, "the unseen score is not shown while training"
+    assert "in the best round by source validation; seed 3." in text and "one seed cannot tell" in text
+    assert text.count("\n  unseen ") == 3, "three commands one would want next"
+    shown = unseen(*FEDSB, "--rounds", 1, "--out", tmp_path / "shown", "--show-target")
+    assert "outline 0." in shown
     assert {p.name for p in (tmp_path / "run").iterdir()} >= {
         "run.json",
         "records.jsonl",

@@ -115,7 +115,7 @@ def test_taking_for_the_minimum_leaves_the_other_clients_alone() -> None:
 def test_minimum_that_cannot_be_reached() -> None:
     with pytest.raises(BadInput, match="5 clients with at least 3 training samples each cannot be made from 14"):
         split_domains(5, 0, 3)(sized(a=14), 0)
-    with pytest.raises(BadInput, match="one is left with 4"):  # b's samples do not help a's client: domains stay pure
+    with pytest.raises(BadInput, match=r"one \(a: 4\) is left with 4"):  # b's samples do not help a's client: domains stay pure
         per_domain(0, 5)(sized(a=4, b=100), 0)
     one_patient = domain("a", np.arange(30) % 3, np.full(30, "p"))
     with pytest.raises(BadInput, match="none of the others can give"):

@@ -36,7 +36,7 @@ def test_it_sees_what_scoring_sees(tiny: DomainDataset, size: int, tmp_path: Pat
     world = build_world(Experiment(FedAvg(), data=tiny, target="c"))
     engine, model = LocalEngine(world, tmp_path), Model(model=world.fresh("task"))
     expected, _ = scored(engine, world, 1, model)
-    engine.look(1, model)
+    engine.look_ahead(1, model)
     torch.rand(5)  # whatever goes on in between
     seen, traffic = engine.score(1, model)
     assert seen.keys() == expected.keys() == {"a", "b", "c"}

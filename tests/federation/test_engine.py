@@ -74,7 +74,7 @@ class Dying:
     def __init__(self, module: str, log: Path) -> None:
         self.history.append("started")
 
-    def call(self, header: dict[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    def call(self, header: dict[str, Any], body: bytes = b"", tell: Any = None) -> tuple[dict[str, Any], bytes]:
         if "kit" in header:
             return {"samples": 1, "approved": []}, b""
         self.history.append("asked")

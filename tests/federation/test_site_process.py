@@ -66,7 +66,7 @@ class Resting:
         self.alive, self.asked = True, 0
         self.made.append(self)
 
-    def call(self, header: dict[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    def call(self, header: dict[str, Any], body: bytes = b"", tell: Any = None) -> tuple[dict[str, Any], bytes]:
         if "kit" in header:
             self.settings = header
             return {"samples": 1, "warnings": [], "approved": []}, b""

@@ -12,12 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 import unseen
+from unseen.bench.jobs import in_processes
+from unseen.bench.plan import read_benchmark
 from unseen.cli import app
 from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput
+from unseen.experiment import Experiment
 from unseen.methods.fedavg import FedAvg
 from unseen.report import trackers
-from unseen.report.trackers import Tracked, Tracker, scalars
+from unseen.report.trackers import Places, Tracked, Tracker, scalars, track_finished
 from unseen.runs.watch import Silent
 
 
@@ -26,8 +29,8 @@ class Notebook(Tracker):
 
     pages: list[Any] = []
 
-    def __init__(self, name: str, settings: Mapping[str, Any], folder: Path, done: int) -> None:
-        self.pages.append((name, settings["set.lr"], folder, done))
+    def __init__(self, name: str, settings: Mapping[str, Any], places: Places, done: int) -> None:
+        self.pages.append((name, settings["set.lr"], places, done))
 
     def log(self, number: int, values: Mapping[str, float]) -> None:
         self.pages.append((number, dict(values)))
@@ -37,7 +40,7 @@ class Notebook(Tracker):
 
 
 def trained(tiny: DomainDataset, out: Path, names: list[str], rounds: int = 2, resume: bool = False) -> Any:
-    with Tracked(Silent(), names, out) as watch:
+    with Tracked(Silent(), names, out, Experiment(FedAvg(lr=0.02, batch=8), tiny, "c", device="cpu")) as watch:
         return unseen.run(FedAvg(lr=0.02, batch=8), tiny, "c", rounds=rounds, out=out, watch=watch, resume=resume, device="cpu")
 
 
@@ -46,7 +49,7 @@ def test_every_round_is_told_once(tiny: DomainDataset, tmp_path: Path, monkeypat
     Notebook.pages = []
     result = trained(tiny, tmp_path / "a", ["json"])
     trained(tiny, tmp_path / "a", ["json"], rounds=3, resume=True)
-    assert Notebook.pages[0] == ("FedAvg, c, seed 0", 0.02, tmp_path / "a", 0) and Notebook.pages[4][3] == 2
+    assert Notebook.pages[0] == ("FedAvg, c, seed 0", 0.02, Places(tmp_path / "a", tmp_path / "a"), 0) and Notebook.pages[4][3] == 2
     assert [page[0] for page in Notebook.pages if isinstance(page[0], int)] == [1, 2, 3]
     assert Notebook.pages[1][1]["target/c/accuracy"] == result.records[0]["target"]["c"]["accuracy"]
     plain = unseen.run(FedAvg(lr=0.02, batch=8), tiny, "c", rounds=2, out=tmp_path / "b", device="cpu")
@@ -64,11 +67,12 @@ def test_the_flat_table() -> None:
 
 
 def test_what_is_not_known_or_not_installed_is_said_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = Experiment(FedAvg(), "styled-digits", "plain")
     with pytest.raises(BadInput, match="did you mean 'mlflow'"):
-        Tracked(Silent(), ["mlfow"], tmp_path)
+        Tracked(Silent(), ["mlfow"], tmp_path, experiment)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"pip install 'unseen\[track\]'"):
-        Tracked(Silent(), ["wandb"], tmp_path)
+        Tracked(Silent(), ["wandb"], tmp_path, experiment)
 
 
 @pytest.mark.filterwarnings("ignore")  # of the trackers, about themselves
@@ -91,9 +95,30 @@ def test_every_run_of_a_benchmark_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert done.exit_code == 0, done.output
     begun = [page for page in Notebook.pages if isinstance(page[0], str) and page != "closed"]
     assert [page[0] for page in begun] == ["FedAvg, plain, seed 0", "FedAvg, outline, seed 0"]
-    assert [page[2] for page in begun] == [tmp_path / "b/FedAvg" / fold / "seed-0" for fold in ("plain", "outline")]
+    home = tmp_path / "b"  # where all runs may share a database
+    assert [page[2] for page in begun] == [Places(home / "FedAvg" / fold / "seed-0", home) for fold in ("plain", "outline")]
     assert [page[0] for page in Notebook.pages if isinstance(page[0], int)] == [1, 1] and Notebook.pages.count("closed") == 2
     wrong = CliRunner().invoke(app, [*command, "jsn"])
     assert wrong.exit_code == 2 and "did you mean 'json'" in wrong.output
-    both = CliRunner().invoke(app, [*command[:4], "--jobs", "2", "--track", "json"])
-    assert both.exit_code == 2 and "--track" in both.output
+
+
+def test_runs_in_several_processes_are_told_too_and_a_run_elsewhere_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "TRACKERS", {"json": Notebook})
+    Notebook.pages = []
+    values = {"targets": ["plain", "outline"], "rounds": 2, "network": "small_cnn:width=2", "methods": ["fedavg"], "set": {"steps": 1}}
+    cells = read_benchmark(values)
+    assert in_processes(cells, tmp_path, 2, Silent(), ["json"]) == {}
+    begun = sorted(page[0] for page in Notebook.pages if isinstance(page[0], str) and page != "closed")
+    assert begun == ["FedAvg, outline, seed 0", "FedAvg, plain, seed 0"] and Notebook.pages.count("closed") == 2
+    told = [page for page in Notebook.pages if isinstance(page[0], int)]
+    assert sorted(number for number, _ in told) == [1, 1, 2, 2]
+    Notebook.pages = []
+    folder = tmp_path / cells[0].folder
+    track_finished(["json"], folder, cells[0].experiment, before=1, home=tmp_path)
+    assert Notebook.pages[0] == ("FedAvg, plain, seed 0", 0.0001, Places(folder, tmp_path), 1)
+    assert Notebook.pages[1][0] == 2 and Notebook.pages[1][1]["target/plain/accuracy"] in [
+        values["target/plain/accuracy"] for _, values in told if "target/plain/accuracy" in values
+    ]
+    assert Notebook.pages[2:] == ["closed"]

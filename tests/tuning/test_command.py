@@ -56,7 +56,7 @@ def test_a_method_with_variants_is_tuned_and_its_file_can_be_run(tmp_path: Path)
     command = ["tune", f"{FILE}:Recipe", "--data", f"{FILE}:four", "--out", str(out), *FAST, "--set", "batch=8"]
     told = invoke(app, command)
     assert told.exit_code == 0, told.output
-    assert "chosen on these domains: report on others (a, b, c, d)" in told.output and "unseen: a" in told.output
+    assert "chosen on these domains: report on others (a, b, c, d)" in told.output and "rounds in 0:0" in told.output
     values = tomllib.loads((out / "tuned.toml").read_text())
     assert values["method"] == f"{FILE}:Recipe" and values["set"] == {"batch": 8, "lr": 0.05, "average": "none"}
     assert [cell.experiment.target for cell in read_benchmark(values)] == ["a", "b", "c", "d"]
@@ -82,14 +82,14 @@ def test_a_plan_from_a_file_keeps_its_comments_and_shows_no_unseen_score(tmp_pat
     file = tmp_path / "my.plan.toml"
     values = plan_values(row, choice="per-target", rounds=1)
     file.write_text("# why\n" + to_toml({**values, "targets": ["a"]}, []))
-    told = invoke(app, ["tune", str(file), "--out", str(tmp_path / "t"), "--write", str(tmp_path / "my.toml"), "--workers", "1"])
+    told = invoke(app, ["tune", str(file), "--out", str(tmp_path / "t"), "--write", str(tmp_path / "my.toml"), "--workers", "1", "-v"])
     assert told.exit_code == 0, told.output
     text = (tmp_path / "my.toml").read_text()
     assert text.startswith(
         "# why\n# Written by `unseen tune my.plan.toml`: chosen by held-out source, the mean; a choice for each target; "
     )
-    rounds = [line for line in told.output.splitlines() if line.startswith("round ")]
-    assert rounds and all(line.split()[2] == "source" and line.split()[4].replace(".", "").isdigit() for line in rounds), rounds
+    rounds = [line.partition(": round ")[2].split() for line in told.output.splitlines() if ": round " in line]
+    assert rounds and all(words[1] == "source" and words[3].replace(".", "").isdigit() for words in rounds), rounds
     changed = file.read_text().replace("0.05", "0.07")
     file.write_text(changed)
     refused = invoke(app, ["tune", str(file), "--out", str(tmp_path / "t")])
@@ -103,7 +103,7 @@ def test_a_looker_on_is_blind_to_what_does_not_train() -> None:
         def round(self, record: Any, seconds: float) -> None:
             shown.append(record)
 
-    Blind(Looking()).round({"target": {"a": {"accuracy": 0.9}}, "held_out": {"b": {}}, "round": 1}, 1.0)  # type: ignore[typeddict-item]
+    Blind(Looking()).started("a").round({"target": {"a": {"accuracy": 0.9}}, "held_out": {"b": {}}, "round": 1}, 1.0)  # type: ignore[typeddict-item]
     assert shown == [{"target": {}, "held_out": {}, "round": 1}]
 
 

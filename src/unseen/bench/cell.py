@@ -10,17 +10,20 @@ import os
 import select
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import IO, Any
 
 from unseen.engines.frames import answer_stream, read_frame, write_frame
+from unseen.engines.telling import NowAndThen
 from unseen.errors import BadInput, ClientFailed, NoReplies
 from unseen.experiment import read_experiment
-from unseen.runs.watch import Silent
+from unseen.runs.record import Record
+from unseen.runs.watch import Silent, Watch, Within
 from unseen.training import train
 
-__all__ = ["main", "run_cell", "why"]
+__all__ = ["main", "pass_on", "run_cell", "why"]
 
 
 def why(error: Exception) -> str:
@@ -28,10 +31,40 @@ def why(error: Exception) -> str:
     return str(error) if isinstance(error, BadInput | NoReplies | ClientFailed) else repr(error)
 
 
-def run_cell(description: Mapping[str, Any], folder: Path) -> str:
+class _Telling(Silent):
+    """Tells another process how the run goes."""
+
+    def __init__(self, answers: IO[bytes]) -> None:
+        self._answers = answers
+        self._now_and_then = NowAndThen(lambda where: self._tell({"within": asdict(where)}))
+
+    def within(self, where: Within) -> None:
+        self._now_and_then(where)
+
+    def round(self, record: Record, seconds: float) -> None:
+        self._tell({"record": record, "seconds": seconds})
+
+    def say(self, message: str) -> None:
+        self._tell({"say": message})
+
+    def _tell(self, told: Mapping[str, Any]) -> None:
+        write_frame(self._answers, {"told": told})
+
+
+def pass_on(told: Mapping[str, Any], watch: Watch) -> None:
+    """At the other end: what a run in another process told, to whoever looks on here."""
+    if "record" in told:
+        watch.round(told["record"], told["seconds"])
+    elif "within" in told:
+        watch.within(Within(**told["within"]))
+    else:
+        watch.say(told["say"])
+
+
+def run_cell(description: Mapping[str, Any], folder: Path, watch: Watch) -> str:
     """Run one cell to its end, from where its folder stands. Returns why it failed; nothing if it did not."""
     try:
-        train(read_experiment(description, own_code=True), folder, resume=True, watch=Silent(), alone=False)
+        train(read_experiment(description, own_code=True), folder, resume=True, watch=watch, alone=False)
     except OSError:  # a full disk is not this cell's fault
         raise
     except Exception as error:
@@ -57,7 +90,7 @@ def main() -> None:
         except EOFError:
             return
         try:
-            write_frame(answers, {"failed": run_cell(header["experiment"], Path(header["folder"]))})
+            write_frame(answers, {"failed": run_cell(header["experiment"], Path(header["folder"]), _Telling(answers))})
         except OSError as error:
             write_frame(answers, {"os_error": error.strerror or str(error), "errno": error.errno})
 

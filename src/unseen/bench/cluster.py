@@ -16,10 +16,12 @@ from typing import Any
 
 from unseen.bench.cell import run_cell
 from unseen.bench.jobs import refuse_unbuildable
-from unseen.bench.plan import BenchmarkCell
+from unseen.bench.plan import BenchmarkCell, rounds_of
 from unseen.errors import BadInput
 from unseen.files import write_atomically
-from unseen.runs.watch import Watch
+from unseen.report.trackers import track_finished
+from unseen.runs.record import read_records
+from unseen.runs.watch import ManyWatch, Silent
 
 __all__ = ["files_in", "on_ray", "run_elsewhere", "write_files"]
 
@@ -50,10 +52,10 @@ def run_elsewhere(description: str, files: dict[str, bytes]) -> tuple[str, dict[
     with tempfile.TemporaryDirectory(prefix="unseen-") as scratch:
         folder = Path(scratch) / "run"
         write_files(folder, files)
-        return run_cell(json.loads(description), folder), files_in(folder)
+        return run_cell(json.loads(description), folder, Silent()), files_in(folder)
 
 
-def on_ray(cells: Sequence[BenchmarkCell], out: Path, address: str | None, watch: Watch) -> dict[str, str]:
+def on_ray(cells: Sequence[BenchmarkCell], out: Path, address: str | None, watch: ManyWatch, track: Sequence[str] = ()) -> dict[str, str]:
     """Run every cell somewhere on the cluster; without an address, on a cluster of this machine alone. Returns what failed, and why."""
     ray = _ray()
     refuse_unbuildable(cells, "--engine ray")
@@ -68,6 +70,7 @@ def on_ray(cells: Sequence[BenchmarkCell], out: Path, address: str | None, watch
     finally:
         os.umask(before)
     failed: dict[str, str] = {}
+    watch.planned(rounds_of(cells))
     try:
         running = {_submit(ray, cell, out): cell for cell in cells}
         while running:
@@ -77,8 +80,10 @@ def on_ray(cells: Sequence[BenchmarkCell], out: Path, address: str | None, watch
                 reason, files = ray.get(done)
             except ray.exceptions.RayError as error:
                 reason, files = f"{type(error).__name__}: {str(error).splitlines()[0]}", {}
+            before = len(read_records(out / cell.folder / "records.jsonl"))
             write_files(out / cell.folder, files)
-            watch.say(f"[{len(cells) - len(running)}/{len(cells)}] {cell.folder}" + (f" failed: {reason}" if reason else ""))
+            track_finished(track, out / cell.folder, cell.experiment, before, home=out)
+            watch.ended(cell.folder, reason)
             if reason:
                 failed[cell.folder] = reason
     finally:

@@ -11,19 +11,21 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from unseen.bench.plan import BenchmarkCell
+from unseen.bench.cell import pass_on
+from unseen.bench.plan import BenchmarkCell, rounds_of
 from unseen.bench.sharing import sharing_the_gpu
 from unseen.engines.child import ChildEnded, ChildProcess
 from unseen.errors import BadInput
-from unseen.runs.watch import Watch
+from unseen.report.trackers import Tracked
+from unseen.runs.watch import ManyWatch, Watch
 
 __all__ = ["in_processes", "refuse_unbuildable"]
 
 
-def _run(process: ChildProcess, description: Mapping[str, Any], folder: Path) -> str:
+def _run(process: ChildProcess, description: Mapping[str, Any], folder: Path, watch: Watch) -> str:
     """Why the cell failed; nothing if it did not."""
     try:
-        reply, _ = process.call({"experiment": description, "folder": str(folder)})
+        reply, _ = process.call({"experiment": description, "folder": str(folder)}, tell=lambda told: pass_on(told, watch))
     except ChildEnded as ended:
         return f"its process ended (exit code {ended.code}), perhaps for want of memory; try fewer --jobs"
     if "os_error" in reply:
@@ -31,17 +33,24 @@ def _run(process: ChildProcess, description: Mapping[str, Any], folder: Path) ->
     return str(reply["failed"])
 
 
-def in_processes(cells: Sequence[BenchmarkCell], out: Path, jobs: int, watch: Watch) -> dict[str, str]:
-    """Run every cell, `jobs` at a time. Returns what failed, and why."""
+def in_processes(cells: Sequence[BenchmarkCell], out: Path, jobs: int, watch: ManyWatch, track: Sequence[str] = ()) -> dict[str, str]:
+    """Run every cell, `jobs` at a time. `track` names trackers, which are told from this process. Returns what failed, and why."""
     refuse_unbuildable(cells, "--jobs")
     threads = cells[0].experiment.threads
     with sharing_the_gpu(jobs if cells[0].experiment.device == "cuda" else 1) as environment:
-        return _in_processes(cells, out, jobs, watch, threads, environment)
+        return _in_processes(cells, out, jobs, watch, track, threads, environment)
 
 
 def _in_processes(
-    cells: Sequence[BenchmarkCell], out: Path, jobs: int, watch: Watch, threads: int, environment: Mapping[str, str]
+    cells: Sequence[BenchmarkCell],
+    out: Path,
+    jobs: int,
+    watch: ManyWatch,
+    track: Sequence[str],
+    threads: int,
+    environment: Mapping[str, str],
 ) -> dict[str, str]:
+    watch.planned(rounds_of(cells))
     idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
     started: list[ChildProcess] = []
 
@@ -54,7 +63,8 @@ def _in_processes(
         if not process.alive:  # it took its cell with it; this one needs another
             process = start()
         try:
-            return _run(process, cell.experiment.description(), out / cell.folder)
+            with Tracked(watch.started(cell.folder), track, out / cell.folder, cell.experiment, home=out) as tracked:
+                return _run(process, cell.experiment.description(), out / cell.folder, tracked)
         finally:
             idle.put(process)
 
@@ -64,9 +74,9 @@ def _in_processes(
         for _ in range(min(jobs, len(cells))):
             idle.put(start())
         futures = {pool.submit(one, cell): cell for cell in cells}
-        for number, future in enumerate(as_completed(futures), 1):
+        for future in as_completed(futures):
             folder, reason = futures[future].folder, future.result()
-            watch.say(f"[{number}/{len(cells)}] {folder}" + (f" failed: {reason}" if reason else ""))
+            watch.ended(folder, reason)
             if reason:
                 failed[folder] = reason
     finally:

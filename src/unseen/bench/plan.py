@@ -15,9 +15,10 @@ from unseen.experiment import Experiment, read_experiment
 from unseen.experiment_options import options
 from unseen.files import write_atomically
 from unseen.methods import METHODS
-from unseen.report.collect import BENCH_FILE
+from unseen.runs.listing import BENCH_FILE
+from unseen.world import build_world
 
-__all__ = ["BenchmarkCell", "read_benchmark", "write_plan"]
+__all__ = ["BenchmarkCell", "read_benchmark", "refuse_early", "rounds_of", "write_plan"]
 
 
 _OF_THE_BENCHMARK = ("methods", "targets", "seeds", "set", "method", "target", "seed", "paper_numbers")
@@ -29,6 +30,11 @@ class BenchmarkCell:
 
     experiment: Experiment
     folder: str
+
+
+def rounds_of(cells: Sequence[BenchmarkCell]) -> dict[str, int]:
+    """How many rounds each run has, by its folder."""
+    return {cell.folder: cell.experiment.rounds for cell in cells}
 
 
 def read_benchmark(values: Mapping[str, Any], seeds: Sequence[int] | None = None, rows: Sequence[str] | None = None) -> list[BenchmarkCell]:
@@ -59,6 +65,30 @@ def read_benchmark(values: Mapping[str, Any], seeds: Sequence[int] | None = None
     if problems:
         raise BadInput(problems)
     return cells if rows is None else _of_rows(cells, rows)
+
+
+def refuse_early(cells: Sequence[BenchmarkCell], out: Path) -> None:
+    """What would stop many runs is said once, before any of them begins: data, domains, networks and weights that are not there.
+
+    One run of each kind is looked at. Runs that have begun were looked at then.
+    """
+    problems: list[str] = []
+    looked: set[str] = set()
+    for cell in cells:
+        experiment = cell.experiment
+        around = (experiment.data, experiment.size, experiment.network, experiment.weights)
+        kinds = {str(around), str((*around[:2], experiment.target, experiment.source))}  # a network on data, and a fold of them
+        if kinds <= looked or (out / cell.folder / "run.json").exists():
+            continue
+        looked |= kinds
+        try:
+            world = build_world(experiment)
+            if experiment.weights is not None:
+                world.fresh("task")
+        except BadInput as bad:
+            problems += [problem for problem in bad.problems if problem not in problems]
+    if problems:
+        raise BadInput(problems)
 
 
 def _of_rows(cells: list[BenchmarkCell], rows: Sequence[str]) -> list[BenchmarkCell]:
@@ -128,5 +158,5 @@ def write_plan(values: Mapping[str, Any], cells: Sequence[BenchmarkCell], out: P
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / BENCH_FILE, json.dumps(plan, indent=1) + "\n")
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
         raise BadInput(f"{out} cannot be written ({error.strerror}); choose another --out") from error

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import errno
+import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 from rich.console import Console
 
-__all__ = ["answering", "errors", "screen"]
+__all__ = ["answering", "errors", "refuse_unwritable", "say", "screen"]
+
+_OF_A_PATH = {  # what can be wrong with a path that somebody gave
+    errno.ENOENT: "there is no such file or folder",
+    errno.EACCES: "you may not read or write it",
+    errno.EPERM: "you may not read or write it",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EISDIR: "it is a folder, not a file",
+    errno.EEXIST: "it exists already",
+    errno.EROFS: "it cannot be written",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ELOOP: "it is a link that leads to itself",
+}
 
 screen = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(message: str) -> None:
+    """A line or several for a person. What came from another machine may stand in it, and must not move the cursor."""
+    screen.print("".join(c if c.isprintable() or c == "\n" else "?" for c in message), markup=False)
 
 
 @contextmanager
@@ -34,13 +53,33 @@ def answering(how_to_resume: str = "") -> Iterator[None]:
         where = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
         _fail(f"{error}\n{where}".rstrip(), 1)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _fail(f"the disk is full. What was written so far is whole; make room.{again}", 1)
+        if error.filename is None or error.errno not in _OF_A_PATH:
             raise
-        _fail(f"the disk is full. What was written so far is whole; make room.{again}", 1)
+        _fail(f"{_as_text(error.filename)}: {_OF_A_PATH[error.errno]}; give another path", 2)
+
+
+def refuse_unwritable(file: Path | None) -> None:
+    """BadInput before any work is done, where a file that was named cannot be written."""
+    from unseen.errors import BadInput
+
+    if file is None:
+        return
+    if file.is_dir():
+        raise BadInput(f"{file} is a folder; expected a file to write to")
+    above = next((folder for folder in file.absolute().parents if folder.exists()), None)
+    if above is None or not above.is_dir() or not os.access(above, os.W_OK):
+        raise BadInput(f"{file} cannot be written, since {above} is not a folder that you may write to; give another path")
+
+
+def _as_text(name: object) -> str:
+    return os.fsdecode(name) if isinstance(name, bytes | str) else str(name)
 
 
 def _fail(message: str, code: int) -> None:
-    errors.print(f"[bold red]unseen:[/] {_escape(message)}")
+    seen = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in message)  # a message may quote what another machine sent
+    errors.print(f"[bold red]unseen:[/] {_escape(seen)}")
     raise typer.Exit(code)
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress
+from rich.text import Text
 
-from unseen.cli.answers import answering, errors, screen
+from unseen.cli.answers import answering, refuse_unwritable, screen
+from unseen.cli.options import RECIPE_NAMES
+from unseen.cli.progress import steps
+from unseen.cli.tables import plain_table, show_list
 
 if TYPE_CHECKING:
     from unseen.data.checks.check import Report
@@ -37,18 +40,43 @@ def data(context: typer.Context, as_json: _JSON = False) -> None:
         return
     with answering():
         from unseen.data import DATASETS
+        from unseen.data.cache import cache_root, everything_prepared
 
-        rows = [
-            {"name": e.name, "task": e.task, "classes": list(e.classes or ()), "domains": list(e.domains or ()), "about": e.about}
+        there = everything_prepared(cache_root())
+        rows: list[dict[str, Any]] = [
+            {
+                "name": e.name,
+                "task": e.task,
+                "classes": list(e.classes or ()),
+                "domains": list(e.domains or ()),
+                "about": e.about,
+                "prepared": there.pop(e.name, []),
+                "embedded": e.embedded,
+            }
             for e in DATASETS.values()
         ]
         if as_json:
             typer.echo(json.dumps(rows, indent=1))
             return
-        for row in rows:
-            domains = ", ".join(row["domains"]) or "as found"
-            screen.print(f"[bold]{row['name']:<18}[/] {row['task']:<15} {row['about']}  [dim]{domains}[/]")
-        screen.print("\nyour own: folder:PATH (PATH/domain/class/image, or PATH/site/images and PATH/site/masks) or csv:FILE")
+        _list(rows, there, cache_root())
+
+
+def _list(rows: list[dict[str, Any]], own: dict[str, list[int]], cache: Path) -> None:
+    table = plain_table("name", "labels", "prepared", "what it is, and its domains")
+    for row in rows:
+        sizes = "made here" if row["embedded"] else ", ".join(f"{size} px" for size in row["prepared"]) or "–"
+        about = Text.assemble(row["about"], "\n", (", ".join(row["domains"]) or "domains as found", "dim"))
+        table.add_row(Text(row["name"], "bold"), "masks" if row["task"] == "segmentation" else "classes", sizes, about)
+    for path, found in own.items():
+        table.add_row(Text("your own", "bold"), "", ", ".join(f"{size} px" for size in found), Text(path, overflow="fold"))
+    show_list(table)
+    lines = [
+        f"prepared data lie in {cache}",
+        "to prepare one: unseen data prepare NAME --from FOLDER-OR-ARCHIVE",
+        "your own: folder:PATH (PATH/domain/class/image, or PATH/site/images and PATH/site/masks) or csv:FILE",
+        f"augmentation recipes, for --augment: {', '.join(RECIPE_NAMES)}",
+    ]
+    screen.print("\n" + "\n".join(lines), markup=False, soft_wrap=not screen.is_terminal)
 
 
 @data_app.command()
@@ -67,9 +95,8 @@ def prepare(
         from unseen.data import prepare as prepare_dataset
         from unseen.data import prepared
 
-        with Progress(console=errors, transient=True, disable=quiet or not errors.is_terminal) as bar:
-            job = bar.add_task(f"preparing {name}", total=None)
-            prepare_dataset(name, source, cache=cache, size=size, progress=lambda done, of: bar.update(job, completed=done, total=of))
+        with steps(f"preparing {name}", quiet) as told:
+            prepare_dataset(name, source, cache=cache, size=size, progress=told)
         found = prepared(name, cache=cache, size=size)
         if not quiet:
             counts = ", ".join(f"{d.name} {len(d):,}" for d in found.dataset().domains)
@@ -128,6 +155,7 @@ def gap(
         from unseen.data import load
         from unseen.data.checks.gap import gap_matrix, picture, render
 
+        refuse_unwritable(out)
         names, gaps = gap_matrix(load(name, cache=cache, size=size), per_domain=per_domain)
         if as_json:
             typer.echo(json.dumps({"domains": names, "gaps": gaps.tolist()}, indent=1))
@@ -162,6 +190,7 @@ def partition(
         from unseen.files import write_atomically
         from unseen.task import Classification
 
+        refuse_unwritable(out)
         data = load(name, cache=cache, size=size)
         fold = choose_fold(data, "single-source" if source else "leave-one-domain-out", target=target, source=source)
         holdings = by_name(how, clients=clients, validation=validation, minimum=minimum)(fold.sources, seed)

@@ -10,15 +10,12 @@ import typer
 from unseen.cli.answers import answering, screen
 from unseen.cli.between import needs_cryptography, needs_flower
 from unseen.cli.membership import admit, init, list_members, remove, renew, request, rotate
+from unseen.cli.status import status
 from unseen.cli.study import propose
 
 __all__ = ["federation_app", "join", "serve"]
 
 federation_app = typer.Typer(help="Make a federation between machines, and say who belongs to it.", no_args_is_help=True)
-
-
-def _say(message: str) -> None:
-    screen.print(message, markup=False)
 
 
 def _stop_on_sigterm() -> None:
@@ -32,12 +29,13 @@ for _command in (init, request, admit, remove, rotate, renew):
     federation_app.command()(_command)
 federation_app.command("list")(list_members)
 federation_app.command()(propose)
+federation_app.command()(status)
 
 
 def serve(
     folder: Annotated[Path, typer.Option("--dir", help="the federation's folder")],
     host: Annotated[str, typer.Option(help="address to listen on")] = "0.0.0.0",  # noqa: S104
-    port: Annotated[int | None, typer.Option(help="port to listen on; default the federation's")] = None,
+    port: Annotated[int | None, typer.Option(help="port to listen on; default the federation's", min=1, max=65535)] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="put the SuperLink's state aside first, and begin with a new one")] = False,
 ) -> None:
     """Run the server of a federation until stopped.
@@ -46,14 +44,16 @@ def serve(
     """
     with answering():
         needs_flower()
+        from unseen.cli.server_view import ServerView
         from unseen.federation.flower.superlink import serve as run_server
         from unseen.federation.kits import read_federation
 
         _stop_on_sigterm()
         federation = read_federation(folder)
-        for warning in federation.warnings:
-            _say(f"warning: {warning}")
-        run_server(federation, host, port or federation.port, _say, fresh)
+        with ServerView(screen, federation, f"{host}:{port or federation.port}") as view:
+            for warning in federation.warnings:
+                view.say(f"warning: {warning}")
+            run_server(federation, host, port or federation.port, view, fresh)
 
 
 def join(
@@ -75,15 +75,18 @@ def join(
     """
     with answering():
         needs_flower() if carrier == "flower" else needs_cryptography()
+        from unseen.cli.site_view import SiteView
         from unseen.federation.kits import open_kit
         from unseen.federation.site.join import SiteSettings
         from unseen.federation.site.join import join as join_federation
 
         _stop_on_sigterm()
         home = folder or (kit if kit.is_dir() else Path(f"site-{kit.stem}"))
-        for warning in open_kit(kit, home).warnings:
-            _say(f"warning: {warning}")
+        opened = open_kit(kit, home)
         rules = str(policy) if policy else None
         studies = tuple(str(file) for file in approve or ())
         settings = SiteSettings(str(kit), str(home), data, domain, size, rules, evaluate_only, device, studies)
-        join_federation(settings, server, carrier, _say)
+        with SiteView(screen, opened.client, opened.federation, home) as view:
+            for warning in opened.warnings:
+                view.say(f"warning: {warning}")
+            join_federation(settings, server, carrier, view)

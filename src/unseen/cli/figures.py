@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unseen.cli.answers import answering, screen
+from unseen.cli.answers import answering, refuse_unwritable, screen
 from unseen.cli.options import TRUST_CODE, among
 
 __all__ = ["NAMES", "figure"]
@@ -59,6 +59,8 @@ def figure(
             return
         choose("figure", name, FIGURES)
         if not folders or out is None:
-            raise BadInput(f"a figure needs a folder and a file: unseen figure {name} runs/first --out {name}.png")
+            given = " ".join(map(str, folders or [Path("runs/first")]))
+            raise BadInput(f"a figure needs a folder and a file: unseen figure {name} {given} --out {name}.png")
+        refuse_unwritable(out)
         save(draw(name, folders, rule=rule, data=data, trust=trust), out)
         screen.print(f"{FIGURES[name].about}: {out}", markup=False, highlight=False)

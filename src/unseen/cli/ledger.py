@@ -33,6 +33,7 @@ def show(
     with answering():
         from json import dumps
 
+        from unseen.federation.activity import printable
         from unseen.federation.site.ledger_chain import read_ledger
 
         before = None
@@ -44,9 +45,9 @@ def show(
                 continue
             answer = _answer(entry)
             if answer != before:
-                screen.print(_printable(answer), markup=False)
+                screen.print(printable(answer), markup=False)
             before = answer
-            screen.print(textwrap.fill(_printable(_told(entry)), _WIDTH, subsequent_indent=" " * 8, break_on_hyphens=False), markup=False)
+            screen.print(textwrap.fill(printable(_told(entry)), _WIDTH, subsequent_indent=" " * 8, break_on_hyphens=False), markup=False)
 
 
 def _answer(entry: dict[str, Any]) -> str:
@@ -82,11 +83,6 @@ def _told(entry: dict[str, Any]) -> str:
     told = [str(entry.get("field", "")), f"{kind} ({part})" if part else str(kind), sizes, size, noise]
     digest = f"sha256 {str(entry['sha256'])[:12]}" if "sha256" in entry else ""
     return begin + ", ".join(word for word in [*told, digest] if word)
-
-
-def _printable(text: str) -> str:
-    """A refusal may quote what somebody sent; it must not move the cursor or colour the screen."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 @ledger_app.command()
@@ -149,6 +145,8 @@ def _keys_beside(ledger: Path) -> tuple[Ed25519PublicKey, Ed25519PublicKey, tupl
     from unseen.federation.rotation import earlier_keys
 
     home = ledger.parent
+    if not ledger.is_file():
+        raise BadInput(f"no ledger {ledger}; give a site's folder, or its ledger.jsonl")
     if not (home / "signing.key").exists():
         raise BadInput(
             f"{home} is not a site's folder: it has no signing.key; for a copy of a ledger give the site's public key with --key"

@@ -8,16 +8,12 @@ from typing import Annotated
 
 import typer
 
-from unseen.cli.answers import answering, screen
+from unseen.cli.answers import answering, say, screen
 from unseen.cli.between import needs_cryptography
 
 __all__ = ["admit", "init", "list_members", "remove", "renew", "request", "rotate"]
 
 _FOLDER = Annotated[Path, typer.Argument(help="the federation's folder, at the server")]
-
-
-def _say(message: str) -> None:
-    screen.print(message, markup=False)
 
 
 def init(
@@ -38,12 +34,12 @@ def init(
 
         made = make(folder, server, [c.strip() for c in clients.split(",") if c.strip()], port, days)
         invitation = folder / "invitation.json"
-        _say(f"federation {made.id} in {folder}. Send {invitation} to the sites, and tell them its fingerprint by telephone:")
-        _say(f"  {read_invitation(invitation).fingerprint}")
+        say(f"federation {made.id} in {folder}. Send {invitation} to the sites, and tell them its fingerprint by telephone:")
+        say(f"  {read_invitation(invitation).fingerprint}")
         if made.clients:
-            _say("Kits for a trial on one machine. The server made their keys and so knows them: between sites, let each make its own.")
+            say("Kits for a trial on one machine. The server made their keys and so knows them: between sites, let each make its own.")
         for client in made.clients:
-            _say(f"  {client}: {folder / 'kits' / client}.kit")
+            say(f"  {client}: {folder / 'kits' / client}.kit")
 
 
 def request(
@@ -64,10 +60,10 @@ def request(
         refuse_name(name)
         home = folder or Path(f"site-{name}")
         asked, file = make_site(invited, name, home)
-        _say(f"Keys of {name} in {home}; they stay there. Send {file} to the server, and compare both fingerprints by telephone:")
-        _say(f"  server {invited.fingerprint}")
-        _say(f"  {name} {asked.fingerprint}")
-        _say(f"Once the server has admitted {name}: unseen join {home} --data ...")
+        say(f"Keys of {name} in {home}; they stay there. Send {file} to the server, and compare both fingerprints by telephone:")
+        say(f"  server {invited.fingerprint}")
+        say(f"  {name} {asked.fingerprint}")
+        say(f"Once the server has admitted {name}: unseen join {home} --data ...")
 
 
 def rotate(
@@ -87,12 +83,12 @@ def rotate(
         if admitted:
             take_next_keys(folder)
             kit = open_kit(folder, folder)
-            _say(f"{kit.client} has its new keys. Start `unseen join` again. The old public key is kept: it signed a part of the ledger.")
+            say(f"{kit.client} has its new keys. Start `unseen join` again. The old public key is kept: it signed a part of the ledger.")
             return
         asked, file = request_rotation(folder)
-        _say(f"New keys of {asked.name} wait in {folder / 'next'}. Send {file} to the server, and compare the fingerprint by telephone:")
-        _say(f"  {asked.name} {asked.fingerprint}")
-        _say(f"Once the server has admitted them: unseen federation rotate {folder} --admitted")
+        say(f"New keys of {asked.name} wait in {folder / 'next'}. Send {file} to the server, and compare the fingerprint by telephone:")
+        say(f"  {asked.name} {asked.fingerprint}")
+        say(f"Once the server has admitted them: unseen federation rotate {folder} --admitted")
 
 
 def admit(
@@ -110,15 +106,15 @@ def admit(
         from unseen.federation.requests import read_request
 
         asked = read_request(file)
-        _say(f"{asked.name} {asked.fingerprint}")
+        say(f"{asked.name} {asked.fingerprint}")
         if replace:
-            _say(f"--replace: the keys that {asked.name} has now end for good, and only your comparison says that these are its new ones.")
+            say(f"--replace: the keys that {asked.name} has now end for good, and only your comparison says that these are its new ones.")
         if sys.stdin.isatty() and not typer.confirm(f"Did {asked.name} read out this fingerprint?"):
-            _say("not admitted")
+            say("not admitted")
             raise typer.Exit(1)
         how = admit_site(folder, asked, replace)
         words = {"admitted": "is a member", "rotated": "has its new keys", "replaced": "has new keys; its old ones end here"}
-        _say(f"{asked.name} {words[how]}. Its fingerprint must be the one that the site reads out; if not: {_removal(folder, asked.name)}")
+        say(f"{asked.name} {words[how]}. Its fingerprint must be the one that the site reads out; if not: {_removal(folder, asked.name)}")
 
 
 def _removal(folder: Path, name: str) -> str:
@@ -135,7 +131,7 @@ def remove(folder: _FOLDER, name: Annotated[str, typer.Argument(help="the site's
         from unseen.federation.membership import remove as remove_site
 
         remove_site(folder, name)
-        _say(f"{name} is no member any more")
+        say(f"{name} is no member any more")
 
 
 def renew(
@@ -151,7 +147,7 @@ def renew(
         from unseen.federation.membership import renew as renew_certificate
 
         until = renew_certificate(folder, days)
-        _say(f"the server's certificate is valid until {until:%Y-%m-%d}. A running `unseen serve` shows it from the next connection on")
+        say(f"the server's certificate is valid until {until:%Y-%m-%d}. A running `unseen serve` shows it from the next connection on")
 
 
 def list_members(folder: _FOLDER) -> None:
@@ -175,6 +171,6 @@ def list_members(folder: _FOLDER) -> None:
             style = "dim" if member.until else ""
             table.add_row(member.name, member.fingerprint, member.since[:10], kind, member.until[:10], style=style)
         screen.print(table, width=None if screen.is_terminal else 160)
-        _say(f"\nserver's fingerprint: {read_invitation(folder / 'invitation.json').fingerprint}")
+        say(f"\nserver's fingerprint: {read_invitation(folder / 'invitation.json').fingerprint}")
         for what, file in (("server's certificate", "server.pem"), ("authority", "ca.pem")):
-            _say(f"{what}: valid until {valid_until(folder / file):%Y-%m-%d}")
+            say(f"{what}: valid until {valid_until(folder / file):%Y-%m-%d}")

@@ -12,11 +12,18 @@ import typer
 
 from unseen.errors import BadInput
 from unseen.experiment_options import options
+from unseen.methods import CLASSES
 
 if TYPE_CHECKING:
     from unseen.experiment import Experiment
 
 __all__ = [
+    "BETWEEN",
+    "DATA_NAMES",
+    "MACHINE",
+    "NETWORK_NAMES",
+    "RECIPE_NAMES",
+    "SHOWING",
     "SIGNER",
     "TRACKER_NAMES",
     "TRUST_CODE",
@@ -25,6 +32,7 @@ __all__ = [
     "default_workers",
     "experiment_option",
     "merge",
+    "method_option",
     "read_toml",
     "settings_from",
 ]
@@ -33,7 +41,38 @@ SIGNER = "refuse a model without this signature: a fingerprint, a public key, an
 TRUST_CODE = "you know who wrote the folder: run the code that it names (FILE.py:NAME) with your rights"
 TRUST_MODEL = "you know who made the model: run it though it is a program (TorchScript) with your rights"
 TRACKER_NAMES = ("tensorboard", "wandb", "mlflow")
-_MEANINGS = {setting.name: setting.meaning for setting in options()}
+_SETTINGS = {setting.name: setting for setting in options()}
+DATA_NAMES = (
+    "styled-digits", "phantom-sites", "pacs", "vlcs", "office-home", "terra-incognita", "office-caltech10", "domainnet", "digits5",
+    "camelyon17", "camelyon17-tenth", "gdrbench", "isic2019", "midog2022", "fundus", "prostate", "retinal-vessels",
+)  # fmt: skip
+NETWORK_NAMES = (
+    "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "alexnet", "mobilenet_v2", "efficientnet_lite0", "vit_b_16", "vit_b_32",
+    "digits_cnn", "small_cnn", "unet",
+)  # fmt: skip
+RECIPE_NAMES = ("none", "domainbed", "jigen", "elcfs", "fedsb-released", "bigaug", "fedadg-released")
+_NAMES = {  # what a setting may be called; written out, because importing what they name takes seconds
+    "data": DATA_NAMES,
+    "network": NETWORK_NAMES,
+    "augment": ("auto", *RECIPE_NAMES),
+    "protocol": ("leave-one-domain-out", "single-source"),
+    "weights": ("imagenet",),
+    "partition": ("per-domain", "split", "dial:", "dirichlet:", "pooled", "file:"),
+    "preset": ("paper", "released"),
+    "device": ("auto", "cpu", "cuda"),
+    "precision": ("fp32", "bf16", "auto"),
+    "compile": ("auto", "on", "off"),
+}
+_SHOWN_NAMES = ("data", "augment")  # where the list is no longer than the help it stands in
+_PANELS = {  # of the settings of an experiment, on the help's page; the others stand under the first heading
+    **dict.fromkeys(("protocol", "source", "sources", "held_out"), "Who is unseen, and who holds what"),
+    **dict.fromkeys(("partition", "clients", "participation", "minimum", "validation"), "Who is unseen, and who holds what"),
+    **dict.fromkeys(("size", "augment", "metric"), "Who is unseen, and who holds what"),
+    **dict.fromkeys(("device", "precision", "compile", "threads"), "This machine"),
+}  # fmt: skip
+MACHINE = "This machine"
+BETWEEN = "Between machines"
+SHOWING = "What is shown"
 
 
 def among(*names: str) -> Callable[[str], list[str]]:
@@ -49,9 +88,23 @@ def among(*names: str) -> Callable[[str], list[str]]:
     return complete
 
 
-def experiment_option(name: str) -> Any:
-    """The option for a field of the experiment; its help is what the experiment says that the field means."""
-    return typer.Option(help=_MEANINGS[name])
+def experiment_option(name: str, in_place: bool = False) -> Any:
+    """The option for a field of the experiment; its help is what the experiment says that the field means, and the names there are.
+
+    `in_place`: it stands in place of what a file says, and has no default of its own.
+    """
+    setting = _SETTINGS[name]
+    names = f". Names: {', '.join(_NAMES[name])}" if name in _SHOWN_NAMES else ""
+    return typer.Option(
+        help=setting.meaning + names,
+        show_default=False if in_place or setting.default is None else str(setting.default),
+        autocompletion=among(*_NAMES[name]) if name in _NAMES else None,
+        rich_help_panel="In place of what the file says" if in_place else _PANELS.get(name),
+    )
+
+
+def method_option(help: str) -> Any:
+    return typer.Option(help=f"{help}: {', '.join(CLASSES)}", show_default=False, autocompletion=among(*CLASSES))
 
 
 def read_toml(file: Path) -> dict[str, Any]:

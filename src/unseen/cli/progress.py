@@ -1,89 +1,55 @@
-"""Progress: a live line in a terminal, plain lines elsewhere, nothing with -q."""
+"""What commands show while they work. How a command uses it:
+
+- **One run**: `with looking_on_at_one(quiet=quiet) as watch: train(experiment, out, watch=watch)`.
+- **Many runs** (rows of a table, tries of a rate): `with looking_on_at_many(quiet=quiet) as watch:` and hand `watch` to
+  `run_benchmark(cells, out, workers, watch)`, `in_processes(cells, out, jobs, watch)` or `on_ray(...)`. They tell it which runs there are
+  (`planned`), when one begins (`started` gives a `Watch` for it) and ends (`ended`, with why it failed). A command that trains by itself
+  tells it the same.
+- **Other steps** (images that are read, cases that are timed): `with steps("preparing pacs", quiet=quiet) as told: told(done, of)`.
+
+In a terminal each is a live view that is gone when the block ends; what `watch.say(...)` is told stays, above it. In a file or a pipe each
+writes plain lines, with `quiet` nothing. Print results after the block, never inside it. The drawing itself is in `unseen.runs.screen`,
+where `unseen.run` finds it too.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from unseen.cli.answers import errors, screen
 
-from unseen.runs.record import Metrics, Record
-from unseen.runs.traffic import total_bytes
-from unseen.world import World
+if TYPE_CHECKING:
+    from unseen.runs.screen import Board, Screen
 
-__all__ = ["Screen"]
-
-
-class Screen:
-    """Shows a run on a console as it goes."""
-
-    def __init__(self, console: Console, quiet: bool = False, verbose: bool = False, title: str = "") -> None:
-        self._console, self._quiet, self._verbose, self._title = console, quiet, verbose, title
-        self._bar: Progress | None = None
-        self._job: Any = None
-        self._left: list[float] = []
-        self._rounds = 0
-
-    def __enter__(self) -> Screen:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop()
-
-    def begin(self, world: World, done: int) -> None:
-        self._rounds, self._left = world.experiment.rounds, []
-        if self._quiet:
-            return
-        title = self._title or f"{world.experiment.name} on {world.dataset.name}, unseen: {', '.join(d.name for d in world.fold.targets)}"
-        if done:
-            self._console.print(f"going on after round {done}")
-        if self._console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[scores]}"))
-            self._bar = Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=self._console)
-            self._bar.start()
-            self._job = self._bar.add_task(title, total=self._rounds, completed=done, scores="")
-        else:
-            self._console.print(title)
-
-    def round(self, record: Record, seconds: float) -> None:
-        if self._quiet:
-            return
-        scores = _scores(record)
-        if record["missing"]:
-            self.say("; ".join(f"{client} left out, {why}" for client, why in record["missing"].items()))
-        if self._bar is not None:
-            self._bar.update(self._job, completed=record["round"], scores=scores)
-        else:
-            self._left.append(seconds)
-            rest = (self._rounds - record["round"]) * sum(self._left) / len(self._left)
-            self._console.print(f"round {record['round']}/{self._rounds}  {scores}  {seconds:.1f} s, about {rest:.0f} s left")
-        if self._verbose:
-            up, down = (total_bytes(record["travelled"], way) / 1e6 for way in ("sent", "received"))
-            self._console.print(f"  left the clients: {up:.2f} MB; reached them: {down:.2f} MB")
-            for name, row in {**record["source"], **record["target"]}.items():
-                self._console.print(f"  {name}: " + _listed(row))
-            for name, row in record.get("own", {}).items():
-                self._console.print(f"  {name}, its own model: " + _listed(row))
-        if record["round"] >= self._rounds:
-            self._stop()
-
-    def say(self, message: str) -> None:
-        if not self._quiet:
-            self._console.print(message, markup=False)
-
-    def _stop(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+__all__ = ["looking_on_at_many", "looking_on_at_one", "steps"]
 
 
-def _listed(row: Metrics) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in row.items())
+def looking_on_at_one(quiet: bool = False, verbose: bool = False, show_target: bool = False) -> Screen:
+    from unseen.runs.screen import Screen
+
+    return Screen(screen, quiet, verbose, show_target=show_target)
 
 
-def _scores(record: Record) -> str:
-    metric = record["metric"]
-    means = {"source": record["source_mean"], "own": record.get("own_mean", {})}
-    parts = [f"{name} {mean[metric]:.3f}" for name, mean in means.items() if metric in mean]
-    parts += [f"{name} {row[metric]:.3f}" for name, row in record["target"].items() if metric in row]
-    return "  ".join(parts)
+def looking_on_at_many(quiet: bool = False, verbose: bool = False, show_target: bool = False) -> Board:
+    from unseen.runs.screen import Board
+
+    return Board(screen, quiet, verbose, show_target)
+
+
+@contextmanager
+def steps(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """A bar beside the results, on standard error: `told(3, 12)`, and with `told(3, 12, "fedsb")` what is worked on now."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from unseen.runs.screen import is_live
+
+    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, expand=True, disable=quiet or not is_live(errors)) as bar:
+        job = bar.add_task(title, total=None)
+
+        def told(done: int, of: int | None = None, now: str = "") -> None:
+            bar.update(job, completed=done, total=of, description=f"{title}: {now}" if now else title)
+
+        yield told

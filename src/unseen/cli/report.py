@@ -7,18 +7,25 @@ from typing import Annotated, Any
 
 import typer
 
-from unseen.cli.answers import answering, errors
+from unseen.cli.answers import answering, errors, refuse_unwritable, screen
 from unseen.cli.options import among
 
 __all__ = ["report", "tables_below"]
 
-_FORMATS = ("md", "tex", "html", "csv", "csv-table")
+_FORMATS = ("table", "md", "tex", "html", "csv", "csv-table")
 _RULES = ("last", "source", "held-out", "oracle", "all")
 
 
 def report(
     folder: Annotated[Path, typer.Argument(help="folder with runs, at any depth")],
-    format: Annotated[str, typer.Option(help="md, tex, html, csv or csv-table", autocompletion=among(*_FORMATS))] = "md",
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="table (drawn), md, tex, html, csv or csv-table",
+            autocompletion=among(*_FORMATS),
+            show_default="table in a terminal, else md",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="file to write; standard output without it")] = None,
     rule: Annotated[
         str, typer.Option(help="selection rule: last, source, held-out, oracle, or all", autocompletion=among(*_RULES))
@@ -37,13 +44,20 @@ def report(
     Example: unseen report runs/demo --format html --out report.html
     """
     with answering():
-        from unseen.errors import choose
+        from unseen.errors import BadInput, choose
         from unseen.files import write_atomically
         from unseen.report.tables import to_csv, to_latex, to_markdown
         from unseen.runs.selection import RULES
 
-        choose("format", format, _FORMATS)
+        drawn = out is None and screen.is_terminal
+        format = choose("format", format or ("table" if drawn else "md"), _FORMATS)
+        if format == "table" and out is not None:
+            raise BadInput("a drawn table is for the terminal; leave --out away, or choose --format md, tex, html or csv")
+        refuse_unwritable(out)
         rules = list(RULES) if rule == "all" else [choose("selection rule", rule, [*RULES, "all"])]
+        if format == "table":
+            _draw(folder, rules, force)
+            return
         if format == "html":
             text, notes = _page_below(folder, force, data)
         elif format == "csv":
@@ -58,6 +72,22 @@ def report(
         else:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(out, text)
+            errors.print(f"wrote {out}", markup=False)
+
+
+def _draw(folder: Path, rules: list[str], force: bool) -> None:
+    from unseen.cli.tables import say_below, show_comparison
+    from unseen.report.collect import collect
+    from unseen.report.saying import what_was_found
+    from unseen.runs.selection import DEFAULT_RULE, RULES
+
+    found = collect(folder, force=force)
+    for rule in rules:
+        show_comparison(found.cells, rule)
+    for note in found.notes:
+        errors.print(note, markup=False)
+    rule = DEFAULT_RULE if DEFAULT_RULE in rules else rules[0]
+    say_below(f"{RULES[rule].heading[0].upper()}{RULES[rule].heading[1:]}: {what_was_found(found.cells, rule)}")
 
 
 def tables_below(folder: Path, rules: list[str], force: bool = False) -> tuple[list[Any], list[str]]:

@@ -6,8 +6,10 @@ import json
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from unseen.cli.answers import answering, screen
+from unseen.cli.tables import plain_table, show_list
 
 __all__ = ["methods", "networks"]
 
@@ -26,19 +28,38 @@ def methods(
 
         if name is not None:
             card = _card(name, method_class(name))
-            screen.print_json(json.dumps(card)) if as_json else _show_card(card)
+            typer.echo(json.dumps(card, indent=1)) if as_json else _show_card(card)
             return
         cards = [_card(n, cls) for n, cls in METHODS.items()]
         if as_json:
             typer.echo(json.dumps(cards, indent=1))
             return
-        width = max(len(c["name"]) for c in cards)
+        table = plain_table("name", "idea and paper")
         for card in cards:
-            screen.print(f"[bold]{card['name']:<{width}}[/]  {card['idea']}  [dim]{card['paper']}[/]")
-        screen.print("\n[bold]parts that a method takes[/], as in --set aggregation=sha or --set sam=sam:rho=0.1")
-        for card in cards:
-            takes = "; ".join(f"{field}: {', '.join(names)}" for field, names in card["parts"].items())
-            screen.print(f"{card['name']:<{width}}  {takes or 'none'}", markup=False)
+            table.add_row(Text(card["name"], "bold"), Text.assemble(card["idea"], " ", (card["paper"], "dim")))
+        show_list(table)
+        screen.print("\nparts, as in --set aggregation=sha or --set sam=sam:rho=0.1")
+        parts = plain_table("field", "parts", "methods that take it")
+        for field, names, who in _by_part({card["name"]: card["parts"] for card in cards}):
+            parts.add_row(Text(field, "bold"), ", ".join(names), who)
+        show_list(parts)
+        screen.print("\nunseen methods NAME shows a method's fields, and what travels")
+
+
+def _by_part(methods: dict[str, dict[str, list[str]]]) -> list[tuple[str, list[str], str]]:
+    """Every field that takes parts: its name, what it takes, and which methods have it.
+
+    >>> _by_part({"a": {"sam": ["sam"]}, "b": {"sam": ["sam"]}, "c": {}})
+    [('sam', ['sam'], 'all but c')]
+    """
+    fields = {field: names for parts in methods.values() for field, names in parts.items()}
+    rows = []
+    for field, names in fields.items():
+        have = [name for name, parts in methods.items() if field in parts]
+        lack = [name for name in methods if name not in have]
+        who = "all" if not lack else f"all but {', '.join(lack)}" if len(lack) < len(have) else ", ".join(have)
+        rows.append((field, names, who))
+    return rows
 
 
 def _card(name: str, cls: Any) -> dict[str, Any]:
@@ -142,10 +163,15 @@ def networks(as_json: _JSON = False) -> None:
         rows: list[dict[str, Any]] = []
         for name, entry in NETWORKS.items():
             found = cost(name)
-            rows.append({"name": name, "about": entry.about, "parameters": found.parameters, "flops": found.flops})
+            size = list(entry.usual_size)
+            rows.append({"name": name, "about": entry.about, "parameters": found.parameters, "flops": found.flops, "size": size})
         if as_json:
             typer.echo(json.dumps(rows, indent=1))
             return
+        table = plain_table("name", ">M parameters", ">GFLOP", ">at", "what it is")
         for row in rows:
-            millions, billions = row["parameters"] / 1e6, row["flops"] / 1e9
-            screen.print(f"[bold]{row['name']:<20}[/] {millions:8.2f} M parameters {billions:8.2f} GFLOP  {row['about']}")
+            millions, billions = f"{row['parameters'] / 1e6:.2f}", f"{row['flops'] / 1e9:.2f}"
+            table.add_row(Text(row["name"], "bold"), millions, billions, f"{row['size'][0]} px", row["about"])
+        show_list(table)
+        note = "for 1,000 classes; GFLOP: of one image forward, a multiply-add counts as two. Your own: FILE.py:NAME"
+        screen.print(f"\n{note}", soft_wrap=not screen.is_terminal)

@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unseen.cli.answers import answering, errors
+from unseen.cli.answers import answering, errors, refuse_unwritable, screen
 from unseen.cli.options import among, settings_from
+from unseen.cli.progress import steps as steps_bar
 
 if TYPE_CHECKING:
     from unseen.speed import Case, SpeedMeasured, SpeedPlan
 
 __all__ = ["speed"]
 
+_STRANGE = 1.15  # a ratio above this says more of the measurement than of the round
+_SHORT_TIME = 0.05  # seconds below which a clock and a scheduler weigh
+_NOT_OF_THE_PLAN = ("to_json", "quiet", "federation", "megabytes", "start")
 _SHORT = {  # phases as the table's headings have them
     "data": "data",
     "augmentation": "augment",
@@ -54,6 +58,10 @@ def speed(
     ] = "auto",
     repeats: Annotated[int, typer.Option(help="how often each side is timed; the fastest counts")] = 2,
     start: Annotated[bool, typer.Option(help="time a process of its own from the command to its first batch, for each network")] = True,
+    federation: Annotated[
+        bool, typer.Option("--federation", help="the exchange between sites instead: real processes on this machine")
+    ] = False,
+    megabytes: Annotated[float, typer.Option(help="of the model that is exchanged, with --federation")] = 100.0,
     to_json: Annotated[Path | None, typer.Option("--json", help="file to write the numbers to, for programs")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress")] = False,
 ) -> None:
@@ -63,15 +71,21 @@ def speed(
 
     Example: unseen speed --methods fedavg,fedsb --networks resnet18,mobilenet_v2 --batch 16 --size 64 --json speed.json
     """
-    given = {key: value for key, value in locals().items() if key not in ("to_json", "quiet", "start") and value is not None}
+    given = {key: value for key, value in locals().items() if key not in _NOT_OF_THE_PLAN and value is not None}
     with answering():
-        from unseen.errors import BadInput
         from unseen.files import write_atomically
         from unseen.speed.measuring import machine, measure
         from unseen.speed.start import seconds_to_first_batch
 
-        if to_json is not None and to_json.is_dir():
-            raise BadInput(f"--json {to_json} is a folder; expected a file to write to")
+        refuse_unwritable(to_json)
+        if federation:
+            from unseen.cli.speed_federation import show_exchange
+
+            exchanged = show_exchange(megabytes, repeats, quiet)
+            if to_json is not None:
+                to_json.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(to_json, json.dumps({"machine": machine(), "exchange": exchanged}, indent=1) + "\n")
+            return
         plan = _plan(given)
         rows: list[SpeedMeasured] = []
         with _progress(quiet) as tell:
@@ -137,15 +151,13 @@ def _cores() -> int:
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Any]:
     """A bar in a terminal, lines elsewhere; both beside the numbers, not among them."""
-    from rich.progress import Progress
+    from unseen.runs.screen import is_live
 
-    live = errors.is_terminal and not quiet
-    with Progress(console=errors, transient=True, disable=not live) as bar:
-        job = bar.add_task("setting up", total=None)
+    with steps_bar("measuring", quiet) as told:
 
         def tell(done: int, total: int, case: Case, row: SpeedMeasured) -> None:
-            bar.update(job, completed=done, total=total, description=f"{case.method}, {case.network}")
-            if not quiet and not live:
+            told(done, total, f"{case.method}, {case.network}")
+            if not quiet and not is_live(errors):
                 errors.print(f"{done}/{total} {case.method}, {case.network}: ratio {row.ratio:.2f}", markup=False)
 
         yield tell
@@ -186,11 +198,13 @@ def _show(plan: SpeedPlan, rows: list[SpeedMeasured]) -> None:
             )
         )
     typer.echo(f"\nimages a second, training part of a round; ratios to the bare step; augmented: with {plan.augment}")
-    typer.echo(_aligned(rates))
+    typer.echo(_fitted(rates))
     for row in rows:
         if row.beside is not None:
             fields = ", ".join(f"{name}={value}" for name, value in plan.beside.items())
             typer.echo(f"{row.method} with {row.network} and {fields}: {_rate(row.beside)}, {row.beside_ratio:.2f} of the round")
+    for doubt in doubts(rows):
+        screen.print(doubt, markup=False, soft_wrap=not screen.is_terminal)
     if any(row.compiled for row in rows):
         typer.echo("compiled: " + ", ".join(f"{row.method} with {row.network}" for row in rows if row.compiled))
     split: list[tuple[str, ...]] = [("network", "method", *_SHORT.values(), "MB sent", "MB received")]
@@ -198,7 +212,34 @@ def _show(plan: SpeedPlan, rows: list[SpeedMeasured]) -> None:
         phases = (f"{1e3 * row.seconds[phase]:,.1f}" for phase in _SHORT)
         split.append((row.network, row.method, *phases, *(f"{n / 1e6:,.1f}" for n in (row.sent, row.received))))
     typer.echo("\nmilliseconds of one augmented round, clocks inside; evaluation and bytes (to bytes and back) come on top")
-    typer.echo(_aligned(split))
+    typer.echo(_fitted(split))
+
+
+def doubts(rows: list[SpeedMeasured]) -> list[str]:
+    """What a reader should know before believing a ratio: it is near 1 or below, unless one side was disturbed or too short."""
+    strange = [row for row in rows if row.ratio > _STRANGE]
+    short = [row for row in rows if min(row.images / row.bare, row.images / row.round) < _SHORT_TIME]
+    found = []
+    if strange:
+        worst = max(strange, key=lambda row: row.ratio)
+        found.append(
+            f"doubtful: {worst.method} with {worst.network} has a ratio of {worst.ratio:.2f}. A round cannot be faster than its own steps: "
+            "the bare step was disturbed, as small networks are by many threads; try --threads 1, and more --steps"
+        )
+    if short:
+        least = min(min(row.images / row.bare, row.images / row.round) for row in short)
+        found.append(f"doubtful: the shortest side took {1e3 * least:.0f} ms, too short to be timed well; try more --steps")
+    return found
+
+
+def _fitted(rows: list[tuple[str, ...]]) -> str:
+    """Aligned; where the terminal is too narrow, turned by a quarter: what was a column becomes a line."""
+    plain = _aligned(rows)
+    if not screen.is_terminal or max(map(len, plain.splitlines())) <= screen.width:
+        return plain
+    heads = [(f"{row[0]}, {row[1]}", *row[2:]) for row in rows[1:]]
+    sides = list(zip(("", *rows[0][2:]), *heads, strict=True))
+    return _aligned([(line[0], "", *line[1:]) for line in sides])
 
 
 def _show_starts(starts: dict[str, dict[str, float] | None]) -> None:

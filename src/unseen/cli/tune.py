@@ -10,6 +10,7 @@ import typer
 from unseen.cli.answers import answering, errors, screen
 from unseen.cli.bench import jobs_of, refuse_mixture, seeds_of
 from unseen.cli.options import among, default_workers, experiment_option, read_toml, settings_from
+from unseen.cli.progress import looking_on_at_many
 
 if TYPE_CHECKING:
     from unseen.tuning.plan import TuningBudget, TuningPlan
@@ -130,13 +131,12 @@ def _tune(
     from unseen.bench.plan import BenchmarkCell
     from unseen.bench.sequential import run_benchmark
     from unseen.bench.sharing import best_jobs
-    from unseen.cli.progress import Screen
     from unseen.tuning.running import Blind
     from unseen.tuning.running import tune as tune_plan
 
     wanted = jobs_of(jobs)
     refuse_mixture(engine, wanted or 1, workers, address)
-    with Screen(screen, quiet, verbose) as seen:
+    with looking_on_at_many(quiet, verbose) as seen:
         watch = Blind(seen)
 
         def run(cells: Sequence[BenchmarkCell]) -> dict[str, str]:

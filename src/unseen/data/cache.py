@@ -32,7 +32,7 @@ from unseen.errors import BadInput
 from unseen.files import write_atomically
 from unseen.task import Classification, Segmentation
 
-__all__ = ["FORMAT", "CacheSlot", "Prepared", "cache_root"]
+__all__ = ["FORMAT", "CacheSlot", "Prepared", "cache_root", "everything_prepared"]
 
 FORMAT = 1  # raised when what is written changes, so that older versions are prepared anew
 
@@ -107,9 +107,7 @@ class CacheSlot:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BadInput(
-                f"the cache {self.root} cannot be written: {error.strerror}; name another with --cache or UNSEEN_CACHE"
-            ) from None
+            raise BadInput(f"the cache {self.root} cannot be written: {error.strerror}; name another folder: UNSEEN_CACHE=/path") from None
         with FileLock(self.folder / ".lock"):
             for left_over in self.folder.glob(".scratch-*"):  # of a process that was killed: nobody else is here now
                 shutil.rmtree(left_over, ignore_errors=True)
@@ -127,11 +125,26 @@ class CacheSlot:
         except BaseException as error:
             shutil.rmtree(scratch, ignore_errors=True)
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise BadInput(f"no space left for the cache {self.root}; name another with --cache or UNSEEN_CACHE") from None
+                raise BadInput(f"no space left for the cache {self.root}; make room, or name another folder: UNSEEN_CACHE=/path") from None
             raise
         for old in self.folder.iterdir():
             if old.is_dir() and old != place:
                 shutil.rmtree(old, ignore_errors=True)  # may be mapped by another process: then the system keeps what that one needs
+
+
+def everything_prepared(root: Path) -> dict[str, list[int]]:
+    """What the cache holds, with the sizes in pixels: data sets by name, a user's own by where they lie."""
+    found: dict[str, list[int]] = {}
+    for current in sorted(root.glob("*px/current")):
+        try:
+            manifest = json.loads((current.parent / current.read_text().strip() / "manifest.json").read_text())
+            own = current.parent.name.rpartition("-")[0] != manifest["name"]
+            name, size = manifest["source"]["path"] if own else manifest["name"], int(manifest["options"]["size"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # whoever loads it says what is wrong
+        if manifest.get("format") == FORMAT:
+            found.setdefault(str(name), []).append(size)
+    return {name: sorted(sizes) for name, sizes in found.items()}
 
 
 def _plain(name: str) -> str:

@@ -15,7 +15,20 @@ from torch import Tensor
 from unseen.errors import BadInput, choose
 from unseen.task import Task
 
-__all__ = ["IMAGENET", "UNIT", "Domain", "DomainDataset", "Fold", "Holding", "Partition", "Pixels", "Protocol", "Samples", "normalise"]
+__all__ = [
+    "IMAGENET",
+    "UNIT",
+    "Domain",
+    "DomainDataset",
+    "Fold",
+    "Holding",
+    "Partition",
+    "Pixels",
+    "Protocol",
+    "Samples",
+    "batches_of",
+    "normalise",
+]
 
 
 @dataclass(frozen=True)
@@ -229,3 +242,15 @@ class Holding:
 
 Protocol = Callable[[DomainDataset], Iterator[Fold]]
 Partition = Callable[[Sequence[Domain], int], tuple[Holding, ...]]
+
+
+def batches_of(samples: int, size: int, epochs: float, drop_last: bool) -> int:
+    """How many batches `Client.batches` makes of so many passes.
+
+    >>> batches_of(33, 16, 2, False), batches_of(34, 16, 2, False), batches_of(34, 16, 2.5, True)
+    (4, 6, 5)
+    """
+    passes, share = divmod(epochs, 1)
+    full, rest = divmod(samples, size)
+    kept = rest > 0 and (rest == samples or rest >= (size if drop_last else min(size, 2)))
+    return int(passes) * (full + kept) + (max(1, round(share * full)) if share else 0)

@@ -25,6 +25,7 @@ __all__ = ["Progress", "write_dataset"]
 
 Progress = Callable[[int, int], None]  # pieces done, pieces in all
 _SHOWN = 10  # unreadable files that a message names
+_ENLARGED = 16  # times that an image may be enlarged without a word
 _AHEAD = 4  # blocks per worker that may wait to be written
 
 
@@ -34,7 +35,7 @@ def write_dataset(
     """Write the arrays of every domain and the manifest. Every file that cannot be used is named in one BadInput."""
     total, done = sum(len(pieces) for pieces in plan.domains.values()), 0
     bad: list[str] = []
-    entries = []
+    entries, small = [], []
     for number, (domain, pieces) in enumerate(plan.domains.items()):
         with _DomainWriter(folder, number, domain) as writer:
             for block in _blocks(pieces, size, workers or cores()):
@@ -46,6 +47,7 @@ def write_dataset(
                 elif not bad:  # nothing is kept once a file is bad, but the others are tried, to name all bad ones at once
                     writer.add(block)
             if not bad:
+                small += writer.enlarged(size)
                 entries.append(writer.finish(plan.task.outputs if plan.task.name == "classification" else 0))
     if bad:
         more = [f"and {len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []
@@ -58,7 +60,7 @@ def write_dataset(
         "pixels": {"mean": plan.pixels.mean, "std": plan.pixels.std},
         "network": plan.network,
         "augment": plan.augment,
-        "notes": plan.notes,
+        "notes": [*plan.notes, *small],
         "options": {"size": size},
         "source": source,
         "versions": _versions(),
@@ -111,6 +113,7 @@ class _DomainWriter:
         self.spacing: list[NDArray[np.float32]] = []
         self.modes: Counter[str] = Counter()
         self.sizes: set[tuple[int, int]] = set()
+        self.smallest: tuple[int, str] | None = None  # shorter side in pixels, and which image
 
     def __enter__(self) -> _DomainWriter:
         return self
@@ -130,6 +133,14 @@ class _DomainWriter:
             self.spacing.append(block.spacing)
         self.modes.update(original.mode for original in block.originals)
         self.sizes.update((original.width, original.height) for original in block.originals)
+        sides = [(min(original.width, original.height), fact.id) for original, fact in zip(block.originals, block.facts, strict=False)]
+        self.smallest = min([*sides, *([self.smallest] if self.smallest else [])], default=None)
+
+    def enlarged(self, size: int) -> list[str]:
+        """A note where an image is stretched to several times its size: it may be a thumbnail, or no image at all."""
+        if self.smallest is None or _ENLARGED * self.smallest[0] >= size:
+            return []
+        return [f"{self.name}: {self.smallest[1]} is {self.smallest[0]} px on its shorter side and is enlarged to {size} px; look at it"]
 
     def finish(self, classes: int) -> dict[str, Any]:
         """Write what is small, and say what there is."""

@@ -24,6 +24,7 @@ from unseen.deploy.calibration import fit_temperature, nll, probabilities
 from unseen.deploy.card import CARD_FILE, ModelCard, style_to_text
 from unseen.deploy.finished import FinishedRun, finished_run
 from unseen.deploy.model import file_hash, images_at_once, load_model, onnx_runtime
+from unseen.deploy.signing import refuse_unusable_key
 from unseen.errors import BadInput, choose
 from unseen.files import write_atomically
 from unseen.own_code import Own
@@ -67,6 +68,8 @@ def export(
         )
     if styles and not run.has_images:
         raise BadInput(f"--styles needs the training sites' images, which are not at hand for {folder}; leave it out")
+    if sign is not None:
+        refuse_unusable_key(sign)  # before anything is written
     usual = folder / f"export-{to}"
     if out is None and usual.is_symlink():
         raise BadInput(f"{usual} is a link, and may lead anywhere; say with --out where the model shall lie")

@@ -58,6 +58,14 @@ def sign_card(values: Mapping[str, Any], markdown: str, key: Path) -> dict[str, 
     return {**values, "signature": {**note, "value": private.sign(_signed_bytes({**values, "signature": note})).hex()}}
 
 
+def refuse_unusable_key(key: Path) -> None:
+    """BadInput where `sign_card` could not sign with this key."""
+    _refuse_without_library()
+    from unseen.federation.keys import read_signing
+
+    read_signing(_key_file(key)[0])
+
+
 def signer_of(values: Mapping[str, Any], markdown: bytes | None) -> ModelSigner | None:
     """Who signed the card; None where nobody did. BadInput where the signature does not fit the card, or card.md."""
     note = values.get("signature")

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from unseen.codec import TENSOR_TYPES, hints_of, tensors_in, without_none
+from unseen.codec import TENSOR_TYPES, decode, hints_of, tensors_in, without_none
 from unseen.engines.ranges import Ranges
 from unseen.errors import RefusedReply
 from unseen.method import Method
@@ -30,10 +30,10 @@ _LARGEST = 2**53  # beyond it a float64 does not tell whole numbers apart
 _USUAL_TYPES = frozenset(TENSOR_TYPES.values()) - {torch.float16, torch.bfloat16}
 
 
-def read_answer(kind: type[Payload], data: bytes | memoryview) -> Payload:
-    """The declared payload in these bytes, every number finite, or RefusedReply, whatever the bytes are."""
+def read_answer(kind: type[Payload], data: bytes | memoryview, views: bool = False) -> Payload:
+    """The declared payload in these bytes, every number finite, or RefusedReply, whatever the bytes are. `views` as in `decode`."""
     try:
-        answer = kind.from_bytes(data)
+        answer = decode(kind, data, views)
         refuse_unusable(answer, kind)
     except RefusedReply:
         raise
@@ -52,18 +52,17 @@ class Checker:
         self._types = _USUAL_TYPES | {dtype for entries in self._entries.values() for _, dtype in entries.outline.values()}
         self._own_models = type(world.experiment.method).local_model is not Method.local_model
 
-    def read(
+    def refuse_bytes(
         self, kind: type[Payload], data: bytes | memoryview, question: Payload, samples: int, expected: AnswerOutline | None = None
-    ) -> Payload:
-        """The answer in these bytes if it is what was asked for, else RefusedReply: also for a mistake that nobody thought of."""
-        answer = read_answer(kind, data)
+    ) -> None:
+        """RefusedReply unless the answer in these bytes is what was asked for: also for a mistake that nobody thought of."""
+        answer = read_answer(kind, data, views=True)
         try:
             self.refuse_misfit(answer, question, samples, expected)
         except RefusedReply:
             raise
         except Exception as error:
             raise RefusedReply(f"a {kind.__name__} that cannot be checked: {type(error).__name__}") from error
-        return answer
 
     def refuse_misfit(self, answer: Payload, question: Payload, samples: int, expected: AnswerOutline | None = None) -> None:
         """Raise RefusedReply for a field that is not what its declaration says, and OutOfRange for a number that no honest site has.

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -94,13 +94,21 @@ class ChildProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def call(self, header: Mapping[str, Any], body: bytes | memoryview = b"") -> tuple[dict[str, Any], bytes | memoryview]:
-        """Send a frame and read the one that answers it. ChildEnded if the process ends before."""
+    def call(
+        self, header: Mapping[str, Any], body: bytes | memoryview = b"", tell: Callable[[dict[str, Any]], None] | None = None
+    ) -> tuple[dict[str, Any], bytes | memoryview]:
+        """Send a frame and read the one that answers it. ChildEnded if the process ends before.
+
+        What the process tells on the way (frames with the key `told`) goes to `tell`.
+        """
         assert self._process.stdin is not None and self._process.stdout is not None
         with self._in_call:
             try:
                 write_frame(self._process.stdin, header, body)
-                return read_frame(self._process.stdout)
+                while "told" in (answer := read_frame(self._process.stdout))[0]:
+                    if tell is not None:
+                        tell(answer[0]["told"])
+                return answer
             except (EOFError, BrokenPipeError) as error:
                 raise ChildEnded(self._wait(_GRACE)) from error
             except BaseException:  # cut short: what the process still answers would pass for the answer to the next call

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from unseen.engines.cohort import Answering, RoundCohort
+from unseen.engines.telling import Look
 from unseen.runs.memory import Memories
 from unseen.runs.traffic import Traffic
 from unseen.scoring import Model, Scores
@@ -13,6 +14,8 @@ __all__ = ["Engine"]
 
 
 class Engine(Answering, Protocol):
+    look: Look | None  # who is told how far a question has come
+
     @property
     def memory(self) -> Memories: ...
 

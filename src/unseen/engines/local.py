@@ -16,6 +16,7 @@ from unseen.engines.checking import Checker
 from unseen.engines.cohort import RoundCohort, scored
 from unseen.engines.onlooker import Onlooker
 from unseen.engines.tasks import Place, TaskRunner, answer_type, path_of
+from unseen.engines.telling import Asked, Look
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, ClientFailed, OutOfRange, RefusedReply
 from unseen.method import Method, Refused
@@ -51,6 +52,7 @@ class LocalEngine:
     ) -> None:
         self.world = world
         self.memory = MemoryStore(memory_folder, writer if workers is None else None)
+        self.look: Look | None = None
         self._checker, self._checks = Checker(world), OneBehind(world.device if workers is None else torch.device("cpu"))
         self._workers = workers
         self._through_bytes = through_bytes
@@ -76,7 +78,7 @@ class LocalEngine:
         assert self._runner is not None
         return Onlooker(self.world, self._runner.reader)
 
-    def look(self, round_number: int, model: Model) -> None:
+    def look_ahead(self, round_number: int, model: Model) -> None:
         """Begin to look at a round's model. `score` then has only to read what was seen, whatever was trained in between."""
         self._looked[round_number] = self._onlooker.look(round_number, model.model)
 
@@ -118,10 +120,12 @@ class LocalEngine:
     def _run(
         self, task: Callable[[D, Client], U], path: str, downs: Mapping[str, D], place: Place, shared: bool
     ) -> Iterator[tuple[str, Payload | bytes | memoryview, dict[str, str]]]:
+        asked = Asked(self.look, place, path, len(downs)) if self.look is not None else None
         if self._workers is not None:
-            yield from self._workers.run(self.world.as_built, path, downs, place, self.memory, shared)
+            yield from self._workers.run(self.world.as_built, path, downs, place, self.memory, shared, asked)
             return
         assert self._runner is not None
+        self._runner.tell = asked.batch if asked is not None else None
         for name in sorted(downs):
             down: Payload = downs[name]
             if self._through_bytes:
@@ -132,4 +136,6 @@ class LocalEngine:
                 raise
             except Exception as error:
                 raise ClientFailed(f"client {name!r} failed in {path}: {type(error).__name__}: {error}") from error
+            if asked is not None:
+                asked.answer(name)
             yield name, up.to_bytes() if self._through_bytes else up, staged

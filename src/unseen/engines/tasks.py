@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -74,6 +75,7 @@ class TaskRunner:
         self.pool = Pool(world.builders, world.device, world.compiled)
         self.reader = SampleReader(world.dataset.domains, world.device)
         self.client: Callable[..., Client] = Client  # `unseen speed` puts one with clocks in its place, a site one with bounds
+        self.tell: Callable[[str, int, int], None] | None = None  # of a client's batches: how many were made, of how many
         self.secret: tuple[str, ...] = ()  # a site that keeps its order of batches to itself draws from this too
         torch.set_num_threads(world.experiment.threads)
 
@@ -97,6 +99,8 @@ class TaskRunner:
             round=place.round,
             rounds=world.experiment.rounds,
         )
+        if self.tell is not None:
+            client.tell = functools.partial(self.tell, name)
         with seeded_block(world.device, seed, "task", place.round, place.ask, name, *self.secret):
             up = task(down, client)
         self._refuse_live_tensors(up, task)

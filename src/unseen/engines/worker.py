@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from unseen.engines.frames import answer_stream, read_frame, write_frame
 from unseen.engines.tasks import Place, TaskRunner, find_task
+from unseen.engines.telling import NowAndThen
 from unseen.errors import BadInput
 from unseen.experiment import read_experiment
 from unseen.method import task_types
@@ -21,7 +22,8 @@ __all__ = ["main"]
 class _WorkerState:
     """What a worker holds between questions: the world it works in and the payload it was last sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, answers: IO[bytes]) -> None:
+        self._now_and_then = NowAndThen(lambda name, *batches: write_frame(answers, {"told": {"batches": batches}}))
         self.runner: TaskRunner | None = None
         self.payload: bytes | memoryview = b""
 
@@ -29,6 +31,7 @@ class _WorkerState:
         if "experiment" in header:
             self.runner = TaskRunner(build_world(read_experiment(header["experiment"], own_code=True)))
         assert self.runner is not None
+        self.runner.tell = self._now_and_then if "tells" in header else None
         if "same_payload" not in header:
             self.payload = body
         task = find_task(header["task"], self.runner.world.experiment.method)
@@ -43,7 +46,7 @@ class _WorkerState:
 
 def main() -> None:
     answers = answer_stream()
-    state = _WorkerState()
+    state = _WorkerState(answers)
     while True:
         try:
             header, body = read_frame(sys.stdin.buffer)

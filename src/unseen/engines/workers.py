@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from unseen.engines.child import ChildEnded, ChildProcess
 from unseen.engines.tasks import Place
+from unseen.engines.telling import Asked
 from unseen.errors import BadInput, ClientFailed
 from unseen.experiment import Experiment
 from unseen.payload import Payload
@@ -28,9 +29,11 @@ class _Worker:
         self.experiment: dict[str, Any] | None = None
         self.down: tuple[str, Place] | None = None  # what question's common payload it still holds
 
-    def call(self, header: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], bytes | memoryview]:
+    def call(
+        self, header: Mapping[str, Any], body: bytes, tell: Callable[[dict[str, Any]], None] | None
+    ) -> tuple[dict[str, Any], bytes | memoryview]:
         try:
-            reply, content = self.process.call(header, body)
+            reply, content = self.process.call(header, body, tell)
         except ChildEnded as ended:
             raise ClientFailed(f"a worker process ended (exit code {ended.code}), perhaps for want of memory; try fewer workers") from ended
         if "bad_input" in reply:
@@ -65,7 +68,14 @@ class Workers:
             worker.process.stop()
 
     def run(
-        self, experiment: Experiment, path: str, downs: Mapping[str, Payload], place: Place, memory: MemoryStore, shared: bool
+        self,
+        experiment: Experiment,
+        path: str,
+        downs: Mapping[str, Payload],
+        place: Place,
+        memory: MemoryStore,
+        shared: bool,
+        asked: Asked | None = None,
     ) -> Iterator[tuple[str, bytes | memoryview, dict[str, str]]]:
         """Answers in name order. A few tasks run ahead of the reader, never all of them, so memory does not grow with clients."""
         names = deque(sorted(downs))
@@ -89,7 +99,11 @@ class Workers:
                 body = common if shared else downs[name].to_bytes()
                 if shared and worker.down == (path, place) and worker.experiment == description:
                     header["same_payload"], body = True, b""
-                answer = worker.call(header, body)
+                if asked is not None:
+                    header["tells"] = True
+                answer = worker.call(header, body, lambda told: asked.batch(name, *told["batches"]) if asked else None)
+                if asked is not None:
+                    asked.answer(name)
                 worker.experiment, worker.down = description, (path, place) if shared else None
                 return answer
             finally:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -24,16 +25,22 @@ Purpose = Literal["question", "answer"]
 Bytes = bytes | memoryview
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class Message:
     """A header (JSON values) and a payload (bytes, possibly none).
 
-    A payload may be sent in two parts, of which the second is the same for several sites. It arrives as one.
+    A payload may be sent in two parts, of which the second is the same for several sites. It arrives as one. `rest` is to be called when
+    it was sent: a payload that lies in a file then takes no memory, until it is read again.
     """
 
     header: dict[str, Any]
     payload: Bytes = b""
     prefix: bytes = b""
+    rest: Callable[[], None] = _nothing
 
     @cached_property
     def payload_hash(self) -> bytes:
@@ -51,6 +58,7 @@ class SignedMessage:
     payload: Bytes
     signature: bytes
     prefix: bytes = b""
+    rest: Callable[[], None] = field(default=_nothing, compare=False)
 
     def whole(self) -> SignedMessage:
         """The same, with its payload in one part."""
@@ -59,7 +67,9 @@ class SignedMessage:
 
 def sign(message: Message, key: Ed25519PrivateKey, purpose: Purpose) -> SignedMessage:
     header = json.dumps(message.header, separators=(",", ":"), allow_nan=False)
-    return SignedMessage(header, message.payload, key.sign(_signed_text(header, message.payload_hash, purpose)), message.prefix)
+    return SignedMessage(
+        header, message.payload, key.sign(_signed_text(header, message.payload_hash, purpose)), message.prefix, message.rest
+    )
 
 
 def question_id(message: Message) -> str:

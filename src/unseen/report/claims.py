@@ -98,17 +98,8 @@ def to_text(judged: Sequence[Judged]) -> str:
 
 
 def _heads(over: Over) -> list[str]:
-    otherwise = "over seeds" if over == "pairs" else "over pairs"
-    told = [
-        "claim",
-        "paper",
-        "ours, last round",
-        f"95 % interval over {over}",
-        "by bootstrap",
-        otherwise,
-        "ours, round by source validation",
-    ]
-    return [*told, over, "p after Holm", "verdict", "seeds that would decide"]
+    told = ["claim", "paper", "ours, last round", f"95 % interval over {over}", "ours, round by source validation", over, "verdict"]
+    return [*told, "seeds that would decide", "p after Holm", "by bootstrap", "over seeds" if over == "pairs" else "over pairs"]
 
 
 def _row(judged: Judged) -> list[str]:
@@ -117,11 +108,11 @@ def _row(judged: Judged) -> list[str]:
     if not v.n:
         return [*told, "not run", *[""] * (len(_heads(v.over)) - 3)]
     by_t = (v.low, v.high) if v.low is not None and v.high is not None else None
-    between = [f"{bounds[0]:+.2f} to {bounds[1]:+.2f}" if bounds else "" for bounds in (by_t, v.drawn, v.otherwise)]
-    p = "" if v.adjusted is None else f"{v.adjusted:.3f}"
+    by_t_told, *others = (f"{bounds[0]:+.2f} to {bounds[1]:+.2f}" if bounds else "" for bounds in (by_t, v.drawn, v.otherwise))
     pairs = f"{v.n} of {v.seeds} seed{'' if v.seeds == 1 else 's'}" if v.over == "pairs" else str(v.n)
     wanted = "" if v.decision != "undecided" else "beyond reach" if v.more_seeds is None else str(v.more_seeds)
-    return [*told, _number(v.difference), *between, _number(judged.source), pairs, p, v.decision, wanted]
+    p = "" if v.adjusted is None else f"{v.adjusted:.3f}"
+    return [*told, _number(v.difference), by_t_told, _number(judged.source), pairs, v.decision, wanted, p, *others]
 
 
 def _number(value: float | None) -> str:

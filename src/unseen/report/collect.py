@@ -11,11 +11,11 @@ from typing import Any
 from unseen.errors import BadInput
 from unseen.report.tables import Cell
 from unseen.runs.folder import read_run
+from unseen.runs.listing import BENCH_FILE
 from unseen.runs.record import Record, Timing, read_records, read_timings
 
-__all__ = ["BENCH_FILE", "Collected", "Run", "collect", "differences"]
+__all__ = ["Collected", "Run", "collect", "differences"]
 
-BENCH_FILE = "bench.json"
 _NEEDED = ("name", "fold", "targets", "task", "metric", "experiment")
 _ALIKE = ("data", "size", "protocol")  # of an experiment; runs that differ here answer different questions
 

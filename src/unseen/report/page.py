@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unseen.errors import BadInput
+from unseen.report.between import Stands, between_sites
 from unseen.report.charts import COLOURS, class_chart, line_chart
 from unseen.report.collect import Collected, Run
 from unseen.report.saying import what_was_found
@@ -62,7 +63,7 @@ RUN_COLUMNS = (  # heading, and whether it is a column of words
 )
 
 
-def render_page(found: Collected, title: str, *, live: bool = False, data: str | None = None) -> str:
+def render_page(found: Collected, title: str, *, live: bool = False, data: str | None = None, standings: Sequence[Stands] = ()) -> str:
     """The page as text. `live` makes it ask its server now and then whether there is something new.
 
     It shows images of embedded data and of data sets in the cache; `data` (folder:PATH, csv:FILE) says where others lie.
@@ -95,6 +96,7 @@ def render_page(found: Collected, title: str, *, live: bool = False, data: str |
         partitions=[(d, class_chart(d.by_class, d.labels) if d.by_class else "") for d in partitions(runs)],
         shown_partitions=_SHOWN_PARTITIONS,
         between_sites=any(run.about.get("between_sites") for run in runs),
+        federations=between_sites(runs, standings),
         strips=strips(runs, data),
         rows=run_rows(runs),
         run_columns=RUN_COLUMNS,

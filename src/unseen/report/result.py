@@ -17,7 +17,7 @@ from unseen.report.collect import Run
 from unseen.report.frames import rows_of, to_frame
 from unseen.report.tables import Cell, Table, comparison, own_comparison
 from unseen.runs.record import Record, Timing
-from unseen.runs.selection import RULES, source_score
+from unseen.runs.selection import DEFAULT_RULE, RULES, source_score
 from unseen.state import State
 from unseen.world import World
 
@@ -126,7 +126,7 @@ class Result:
             raise BadInput("no client has validation samples, so no round is the best by them; use result.model, of the last round")
         return self._model(self._network(self.best_state), self.records[index]["round"])
 
-    def table(self, rule: str = "source") -> Table:
+    def table(self, rule: str = DEFAULT_RULE) -> Table:
         """The scores on the unseen domain, at the round that this rule picks (last, source, held-out or oracle). It prints as Markdown."""
         return comparison([self._cell], rule)
 
@@ -175,7 +175,7 @@ class Result:
     def _repr_html_(self) -> str:
         from html import escape
 
-        tables = [self.table(), own_comparison([self._cell], "source")]
+        tables = [self.table(), own_comparison([self._cell], DEFAULT_RULE)]
         shown = "".join(table._repr_html_() for table in tables if table.columns)
         lines = "".join(f"<div>{escape(line)}</div>" for line in (*self._scores, f"model: {self.model!r}"))
         return f"<div><b>{escape(self._title)}</b></div>{shown}{lines}"

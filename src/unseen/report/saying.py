@@ -8,8 +8,9 @@ from statistics import fmean
 from unseen.report.statistics import compare, scores_by_method
 from unseen.report.tables import AVERAGE, Cell, comparison
 from unseen.report.telling import ENOUGH_PAIRS, best_of
+from unseen.runs.selection import RULES
 
-__all__ = ["what_was_found"]
+__all__ = ["seeds_in_words", "what_the_numbers_are", "what_was_found"]
 
 
 def what_was_found(cells: Iterable[Cell], rule: str = "source") -> str:
@@ -41,6 +42,28 @@ def what_was_found(cells: Iterable[Cell], rule: str = "source") -> str:
     level = [name for name in best.behind if name not in best.told]
     apart = "the two apart" if level == [second] else f"it from {_listed(level)}"
     return f"{lead}, {by} (95 % interval {against.low:+.1f} to {against.high:+.1f}). These runs cannot tell {apart}."
+
+
+def what_the_numbers_are(cells: Iterable[Cell], rule: str) -> str:
+    """The metric, where it was measured, the rule that chose the round, and the seeds."""
+    cells = list(cells)
+    metric = next((cell.records[0]["metric"] for cell in cells if cell.records), "score")
+    seeds = sorted({cell.seed for cell in cells})
+    over = f"mean ± standard deviation over {seeds_in_words(seeds)}" if len(seeds) > 1 else seeds_in_words(seeds)
+    return f"{metric[0].upper()}{metric[1:]} in percent on the unseen domain, in the {RULES[rule].heading}; {over}."
+
+
+def seeds_in_words(seeds: list[int]) -> str:
+    """Seeds as one says them.
+
+    >>> seeds_in_words([0]), seeds_in_words([0, 1, 2]), seeds_in_words([1, 5])
+    ('seed 0', 'seeds 0 to 2', 'seeds 1, 5')
+    """
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seeds {', '.join(map(str, seeds))}"
 
 
 def _listed(names: list[str]) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import html
 import threading
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from unseen.errors import BadInput
-from unseen.report.collect import BENCH_FILE, collect
+from unseen.report.between import Stands
+from unseen.report.collect import collect
 from unseen.report.page import render_page
+from unseen.runs.listing import BENCH_FILE
 
 __all__ = ["Watched", "page_server"]
 
@@ -21,10 +24,10 @@ _LOOKED_AT = ("run.json", "records.jsonl", BENCH_FILE)
 class Watched:
     """A folder's page, kept until something in the folder changes."""
 
-    def __init__(self, folder: Path, force: bool = False) -> None:
+    def __init__(self, folder: Path, force: bool = False, standings: Callable[[], Sequence[Stands]] = tuple) -> None:
         if not folder.is_dir():
             raise BadInput(f"no folder {folder}; give the --out of `unseen run` or `unseen bench`")
-        self.folder, self.force = folder, force
+        self.folder, self.force, self.standings = folder, force, standings
         self._lock = threading.Lock()
         self._stamp, self._page = "", ""
 
@@ -37,6 +40,7 @@ class Watched:
             except FileNotFoundError:  # it was replaced or removed just now
                 continue
             found.append(f"{file} {stat.st_size} {stat.st_mtime_ns}")
+        found += [f"{one.study} {one.state} {one.round} {sorted(one.waiting)}" for one in self.standings()]
         return hashlib.sha256("\n".join(found).encode("utf-8", "surrogateescape")).hexdigest()
 
     def page(self) -> str:
@@ -49,7 +53,8 @@ class Watched:
 
     def _render(self) -> str:
         try:
-            return render_page(collect(self.folder, force=self.force, unfinished=True), f"Runs in {self.folder.absolute().name}", live=True)
+            found = collect(self.folder, force=self.force, unfinished=True)
+            return render_page(found, f"Runs in {self.folder.absolute().name}", live=True, standings=self.standings())
         except BadInput as bad:  # no run has begun yet, or two kinds are mixed: said here, and looked at again
             return f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><pre>{html.escape(str(bad))}</pre>'
 

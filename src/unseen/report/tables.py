@@ -167,9 +167,9 @@ def _text(table: Table, method: str, column: str) -> str:
     return "–" if stat is None else str(stat)
 
 
-def to_markdown(table: Table) -> str:
-    """The best in bold, where these runs can tell."""
-    lines = [f"{table.heading[0].upper()}{table.heading[1:]}", ""]
+def to_markdown(table: Table, heading: str = "") -> str:
+    """The best in bold, where these runs can tell. It has a heading of its own, unless another is given."""
+    lines = [heading or f"{table.heading[0].upper()}{table.heading[1:]}", ""]
     lines.append("| method | " + " | ".join(map(in_a_cell, table.columns)) + " |")
     lines.append("|---" * (len(table.columns) + 1) + "|")
     for method in table.rows:

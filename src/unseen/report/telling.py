@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-__all__ = ["ENOUGH_PAIRS", "LEVEL", "Best", "best_of", "holm", "paired"]
+__all__ = ["ENOUGH_PAIRS", "LEVEL", "Foremost", "best_of", "holm", "paired"]
 
 LEVEL = 0.05
 ENOUGH_PAIRS = 3  # with two, a t-test can be certain by chance alone
@@ -49,7 +49,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
 
 @dataclass(frozen=True)
-class Best:
+class Foremost:
     """The method with the highest mean, and those that these numbers tell from it: paired t-tests, Holm's correction, p < 0.05."""
 
     name: str
@@ -62,7 +62,7 @@ class Best:
         return bool(self.behind) and self.told == set(self.behind)
 
 
-def best_of(scores: Mapping[str, Mapping[Key, float]]) -> Best | None:
+def best_of(scores: Mapping[str, Mapping[Key, float]]) -> Foremost | None:
     """The best of several methods by the mean of its scores, each compared with it over the keys that both have.
 
     >>> best_of({"a": {0: 80.0, 1: 82.0, 2: 84.0}, "b": {0: 70.0, 1: 71.0, 2: 75.0}}).clear
@@ -80,4 +80,4 @@ def best_of(scores: Mapping[str, Mapping[Key, float]]) -> Best | None:
         enough = len(both) >= ENOUGH_PAIRS
         tests.append(paired([scores[name][k] for k in both], [scores[other][k] for k in both])[0] if enough else None)
     told = [other for other, p in zip(behind, holm(tests), strict=True) if p is not None and p < LEVEL]
-    return Best(name, tuple(behind), frozenset(told))
+    return Foremost(name, tuple(behind), frozenset(told))

@@ -14,6 +14,7 @@ import functools
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ import safetensors.torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from unseen.codec import CodecError, decode, encode, notes_in
+from unseen.codec import CodecError, decode, encode_parts, notes_in, state_parts
 from unseen.errors import BadInput
 from unseen.files import OWNER_ALONE, write_atomically
 from unseen.runs.memory import Versions
@@ -35,6 +36,7 @@ from unseen.state import State
 __all__ = ["Checkpoint", "RunFolder", "read_checkpoint", "read_run"]
 
 _MAY_CHANGE = ("rounds",)
+_Parts = tuple[bytes | memoryview, ...]
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,10 @@ def _saved(state_type: type) -> type:
 
 
 class RunFolder:
-    """The files of one run."""
+    """The files of one run. They are written while the run goes on, or at once: then nothing is copied to be written."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, at_once: bool = False) -> None:
+        self.path, self._at_once = path, at_once
         self.records, self.timings = path / "records.jsonl", path / "timings.jsonl"
         self.checkpoint, self.previous = path / "checkpoint.safetensors", path / "checkpoint.previous.safetensors"
         self.model, self.best = path / "model.safetensors", path / "best.safetensors"
@@ -77,8 +79,10 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise BadInput(f"{self.path} is a file; --out needs a folder")
         there = read_run(self.path) if self.path.exists() else None
+        there = None if there is not None and self._untouched else there
         if there is None:
-            others = sorted(p.name for p in self.path.iterdir() if not p.name.startswith(".")) if self.path.exists() else []
+            names = [p.name for p in self.path.iterdir()] if self.path.exists() else []
+            others = sorted(name for name in names if not name.startswith(".") and name != "run.json")
             if others:
                 raise BadInput(f"{self.path} holds other files ({', '.join(others[:3])}); choose an empty or new folder for --out")
         elif not resume:
@@ -98,9 +102,25 @@ class RunFolder:
             write_atomically(self.path / "run.json", json.dumps(run, indent=1) + "\n", self._mode)
         except Timeout as error:
             raise BadInput(f"another process is working in {self.path}; wait for it, or choose another --out") from error
-        except PermissionError as error:
+        except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
             raise BadInput(f"{self.path} cannot be written ({error.strerror}); choose another --out") from error
         return there is not None
+
+    @property
+    def _untouched(self) -> bool:
+        """Whether a run was described here and never began: nothing was trained, so that another may take its place."""
+        return {p.name for p in self.path.iterdir()} <= {"run.json", ".lock"}
+
+    def abandon(self) -> None:
+        """Leave nothing of a run that failed before it began: no checkpoint, no record."""
+        if self.checkpoint.exists() or self.previous.exists() or self.records.exists():
+            return
+        shutil.rmtree(self.memory, ignore_errors=True)
+        if self._untouched:
+            (self.path / "run.json").unlink(missing_ok=True)
+            (self.path / ".lock").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
 
     def release(self) -> None:
         try:
@@ -174,18 +194,23 @@ class RunFolder:
             "best": json.dumps(checkpoint.best),
             "before": json.dumps(checkpoint.before),
         }
-        self.writer.later(self._write_checkpoint, encode(_saved(state_type)(checkpoint.state, checkpoint.averaged), notes=notes))
+        self._write(self._write_checkpoint, encode_parts(_saved(state_type)(checkpoint.state, checkpoint.averaged), notes=notes))
 
-    def _write_checkpoint(self, data: bytes) -> None:
+    def _write(self, write: Callable[[_Parts], None], parts: _Parts) -> None:
+        """Have tensors written: as they are, or a copy of them, since they may change before their turn comes."""
+        self.writer.later(write, parts if self._at_once else (b"".join(parts),))
+        if self._at_once:
+            self.writer.flush()
+
+    def _write_checkpoint(self, data: _Parts) -> None:
         if self.checkpoint.exists():
             os.replace(self.checkpoint, self.previous)
         write_atomically(self.checkpoint, data, self._mode)
 
     def save_model(self, file: Path, model: State, about: Mapping[str, str]) -> None:
         """Weights under their own names. One metadata entry, because safetensors does not keep the order of several."""
-        plain = {name: value.detach().cpu().contiguous().clone() for name, value in model.items()}
         notes = {"about": json.dumps(about)}
-        self.writer.later(lambda: write_atomically(file, safetensors.torch.save(plain, notes), self._mode))
+        self._write(lambda data: write_atomically(file, data, self._mode), state_parts(model, notes))
 
     def previous_versions(self) -> Versions:
         """The memories that the checkpoint before this one still needs."""

@@ -8,7 +8,9 @@ from typing import Literal
 
 from unseen.runs.record import Record
 
-__all__ = ["RULES", "Rule", "better", "source_score"]
+__all__ = ["DEFAULT_RULE", "RULES", "Rule", "better", "source_score"]
+
+DEFAULT_RULE = "source"  # what tables show where nobody names a rule: the round that one could have chosen without the unseen domain
 
 
 @dataclass(frozen=True)

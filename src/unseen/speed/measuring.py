@@ -263,7 +263,7 @@ class _Rounds:
                 self.score()
                 continue
             model = Model(model=self._method.model(self._state))
-            self.engine.look(self._number, model)
+            self.engine.look_ahead(self._number, model)
             if self._looking is not None:
                 self.engine.score(*self._looking)
             self._looking = self._number, model

@@ -13,7 +13,7 @@ from unseen.bench.plan import BenchmarkCell
 from unseen.errors import BadInput
 from unseen.files import write_atomically
 from unseen.runs.record import Record, read_records
-from unseen.runs.watch import Watch
+from unseen.runs.watch import ManyWatch, Watch
 from unseen.tuning.choosing import Choice, best_of, lost_to_the_oracle, standing
 from unseen.tuning.plan import TuningPlan
 from unseen.tuning.search import Rung, cost_of, lay_out, survivors
@@ -30,9 +30,18 @@ Key = tuple[str, str | None]  # a row's label, and a target
 class Blind:
     """Somebody who looks on while tries go, and is not shown what they score on domains that do not train."""
 
+    def __init__(self, watch: ManyWatch) -> None:
+        self._watch = watch
+        self.planned, self.ended, self.say = watch.planned, watch.ended, watch.say
+
+    def started(self, run: str) -> Watch:
+        return _BlindWatch(self._watch.started(run))
+
+
+class _BlindWatch:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self.begin, self.say = watch.begin, watch.say
+        self.begin, self.within, self.say = watch.begin, watch.within, watch.say
 
     def round(self, record: Record, seconds: float) -> None:
         self._watch.round({**record, "target": {}, "held_out": {}}, seconds)

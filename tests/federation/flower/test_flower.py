@@ -28,6 +28,7 @@ from loopback import PATIENCE, Loopback, free_port, same, unseen
 
 pytest.importorskip("flwr")
 from unseen.federation import keys
+from unseen.federation.activity import Event
 from unseen.federation.flower.node import Node
 from unseen.federation.kits import init, open_kit
 from unseen.federation.messages import SignedMessage
@@ -113,8 +114,8 @@ class Said(Exception):
 def what_a_site_says(kit: Path, folder: Path) -> str:
     """The first thing that a site with this kit has to say; none of those here may be asked anything."""
 
-    def say(text: str) -> NoReturn:
-        raise Said(text)
+    def say(event: Event) -> NoReturn:
+        raise Said(event.text)
 
     def answer(question: SignedMessage) -> SignedMessage:
         raise AssertionError("a stranger was asked")

@@ -17,6 +17,7 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.task_identity import TaskIdentity
 
 from unseen.errors import SiteProcessLost
+from unseen.federation.activity import Event
 from unseen.federation.flower import link as link_module
 from unseen.federation.flower.link import FlowerCarrier, _Link, _outcome, _patient, _RoundTrip
 from unseen.federation.flower.members import Members
@@ -92,8 +93,8 @@ def test_a_site_that_is_there_and_late_is_left_out_at_the_deadline() -> None:
 
 def test_a_site_replies_to_the_message_that_brought_the_question() -> None:
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 2, 7
-    node, said = Node.__new__(Node), list[str]()  # without its process
-    node._say = said.append
+    node, said = Node.__new__(Node), list[Event]()  # without its process
+    node._observer = said.append
     asked, answer = Message(to_records(MESSAGE), 7, MESSAGE_TYPE), SignedMessage("{}", b"answer", b"signature")
     asked.metadata.__dict__["_message_id"] = "the one asked"
 
@@ -107,7 +108,7 @@ def test_a_site_replies_to_the_message_that_brought_the_question() -> None:
     ]
     assert from_records(replies[0].content) == answer
     assert [reply.metadata.reply_to_message_id for reply in replies] == ["the one asked", "the one asked", ""]
-    assert [reply.error.code for reply in replies[1:]] == [COULD_NOT_ANSWER] * 2 and said == ["it ended twice"]
+    assert [reply.error.code for reply in replies[1:]] == [COULD_NOT_ANSWER] * 2 and [event.text for event in said] == ["it ended twice"]
 
 
 def test_a_site_that_connected_anew_is_asked_anew() -> None:

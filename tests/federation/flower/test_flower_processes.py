@@ -13,12 +13,13 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 
 from unseen.federation import waiting
 from unseen.federation.flower import processes
-from unseen.federation.flower.processes import _NOT_LET_IN, FlowerProcess, _persistent
+from unseen.federation.flower.processes import _NOT_LET_IN, FlowerProcess, ServerLine, _persistent
 
 
-def test_a_broken_handshake_is_tried_again_and_a_wrong_certificate_is_not() -> None:
-    invoker, tries = _persistent(make_simple_http_retry_invoker), []
-    invoker.wait_function = lambda seconds: None
+def test_a_broken_handshake_is_tried_again_and_a_wrong_certificate_is_not(tmp_path: Path) -> None:
+    invoker, tries, line = _persistent(make_simple_http_retry_invoker, tmp_path), [], ServerLine(tmp_path)
+    up: list[bool] = []  # what the process that started this one sees while it waits
+    invoker.wait_function = lambda seconds: up.append(line.up)
 
     def failing(text: str, times: int) -> str:
         tries.append(text)
@@ -27,7 +28,9 @@ def test_a_broken_handshake_is_tried_again_and_a_wrong_certificate_is_not() -> N
         return "connected"
 
     assert invoker.invoke(failing, "[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol", 3) == "connected"
-    assert len(tries) == 4
+    assert len(tries) == 4 and up == [False] * 3 and line.up
+    tries.clear()
+    assert invoker.invoke(failing, "[Errno 111] Connection refused", 2) == "connected" and up[3:] == [False] * 2 and line.up
     tries.clear()
     with pytest.raises(httpx.ConnectError):
         invoker.invoke(failing, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", 3)

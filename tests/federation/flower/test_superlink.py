@@ -17,6 +17,7 @@ from filelock import FileLock
 
 from site_keys import SiteKey
 from unseen.errors import BadInput
+from unseen.federation.activity import Event
 from unseen.federation.flower import superlink
 from unseen.federation.flower.members import Members
 from unseen.federation.flower.superlink import UnusableState, _is_whole, _Keeper, put_aside, reconcile, serve
@@ -173,11 +174,16 @@ def test_members_are_told_when_they_change_and_a_lost_registration_ends_the_stat
     kept: tuple[_Keeper, Any, list[str]], federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper, process, said = kept
-    asked = list[Any]()
-    monkeypatch.setattr(superlink, "reconcile", lambda folder, members: asked.append(sorted(m.name for m in members.values())))
+    asked, there, seen = list[Any](), {"north"}, list[Event]()
+    keeper._observer = seen.append
+    monkeypatch.setattr(superlink, "reconcile", lambda folder, members: asked.append(sorted(m.name for m in members.values())) or {*there})
     keeper.look()
     keeper.look()
-    assert len(said) == 1 and said[0].endswith("for north, south (Ctrl-C to stop)")
+    assert len(said) == 1 and said[0].endswith("for north, south")
+    assert [event.line for event in seen] == ["north: connected"]
+    there.clear()
+    keeper.look()
+    assert seen[-1].line == "north: lost: not connected any more" and len(seen) == 2
     SiteKey.hand_out(federation.path, "west")
     whole = (federation.path / "federation.json").read_text()
     (federation.path / "federation.json").write_text(whole[:50])
@@ -187,7 +193,7 @@ def test_members_are_told_when_they_change_and_a_lost_registration_ends_the_stat
     assert asked[-1] == ["north", "south"]
     (federation.path / "federation.json").write_text(whole)
     keeper.look()
-    assert asked[-1] == ["north", "south", "west"] and said[2].endswith("for north, south, west (Ctrl-C to stop)")
+    assert asked[-1] == ["north", "south", "west"] and said[2].endswith("for north, south, west")
     monkeypatch.setattr(superlink, "reconcile", fails_with(UnusableState("west was unregistered in it")))
     for number in (1, 2):  # a new state mends that each time
         database(federation.path / "state.db")
@@ -211,7 +217,7 @@ def test_a_superlink_waits_for_its_port_and_does_not_start_over_a_broken_state(
 
 
 def test_a_federation_is_served_once_and_anew_if_wanted(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = list[str]()
+    said = list[Event]()
     monkeypatch.setattr(_Keeper, "look", fails_with(KeyboardInterrupt()))
     database(federation.path / "state.db")
     with pytest.raises(KeyboardInterrupt):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Tensor
 
 from conftest import tiny_classification, tiny_segmentation
@@ -56,21 +57,23 @@ class SummingEngine(LocalEngine):
     def _mean(self, ups: dict[str, Any], down: Payload, place: Place, up_type: type[Any]) -> tuple[Any, list[str]]:
         keys = {name: Ed25519PrivateKey.generate() for name in ups}
         counts = {name: len(self.world.holdings[name].train) for name in ups}
-        context = SumContext("5" * 64, place.round, place.ask, {name: key.public_key() for name, key in keys.items()}, counts)
-        sites = {name: SiteSum(context, name, key) for name, key in keys.items()}
+        boxes = {name: X25519PrivateKey.generate() for name in ups}
+        public = {name: box.public_key().public_bytes_raw() for name, box in boxes.items()}
+        context = SumContext("5" * 64, place.round, place.ask, {name: key.public_key() for name, key in keys.items()}, public, counts)
+        sites = {name: SiteSum(context, name, key, boxes[name].private_bytes_raw()) for name, key in keys.items()}
         asked = hashlib.sha256(down.to_bytes()).digest()
         server = ServerSum(context, asked)
 
         def answer(name: str, question: bytes) -> bytes:
             site = sites[name]
-            if server.step == 3:
-                site.take_shares(question, asked)
+            if server.step == 2:
+                site.take_keys(question, asked)
                 return site.mask(encode_answer(ups[name], down, context, name, self.world.entries))
-            return {1: lambda _: site.keys(), 2: site.shares, 4: site.consent, 5: site.unmask}[server.step](question)
+            return {1: lambda _: site.keys(), 3: site.consent, 4: site.unmask}[server.step](question)
 
         while server.step != DONE:
             for name, question in server.questions().items():
-                if name not in self.lost or server.step < 3:
+                if name not in self.lost or server.step < 2:
                     server.take(name, answer(name, question))
             server.advance()
         return decode_mean(server.result, up_type, down, context, len(server.survivors)), server.survivors

@@ -10,16 +10,27 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from scipy.stats import chi2
 
-from sums_in_memory import ASKED, KEYS, SumInMemory, added, context_of, kept_of, words_of
+from sums_in_memory import ASKED, BOXES, SumInMemory, added, context_of, kept_of, site_sum, words_of
 from unseen.errors import BadInput, NoReplies, RefusedReply
 from unseen.federation.sums.context import derive, pack
-from unseen.federation.sums.roster import Roster, partners_of
+from unseen.federation.sums.partners import partners_of
+from unseen.federation.sums.roster import Roster
 from unseen.federation.sums.server import ServerSum
-from unseen.federation.sums.site import SiteSum, bound_to
+from unseen.federation.sums.site import bound_to
 from unseen.federation.sums.site_secrets import SiteSecrets
 from unseen.federation.sums.words import Words, add_streams
 
-STEPS = range(1, 6)
+STEPS = range(1, 5)
+
+
+def steps(sites: int) -> list[int]:
+    """At three sites the survivors can only be all of them, so nobody is asked to consent."""
+    return [1, 2, 4] if sites == 3 else [1, 2, 3, 4]
+
+
+def test_where_every_site_is_needed_there_is_no_consent() -> None:
+    assert {n: context_of(n).steps for n in (3, 4, 5, 6, 40)} == {n: steps(n) for n in (3, 4, 5, 6, 40)}
+    assert [n for n in range(3, 64) if context_of(n).threshold == n] == [3]
 
 
 def losses(sites: int) -> Iterator[dict[str, int]]:
@@ -35,30 +46,30 @@ def test_every_loss_at_every_step_leaves_the_exact_sum_or_none(sites: int) -> No
     needed, sums = {3: 3, 4: 3, 5: 4}[sites], 0
     for lost in losses(sites):
         run = SumInMemory(sites, lost)
-        there = [sum(lost.get(name, 9) > step for name in run.sites) for step in STEPS]
+        there = [sum(lost.get(name, 9) > step for name in run.sites) for step in steps(sites)]
         if min(there) < needed:
             good = next(number for number in there if number < needed)
             with pytest.raises(NoReplies, match=rf"{good} of {sites} sites gave a usable answer .* {needed} are needed .*in time"):
                 run.run()
         else:
             run.run()
-            survivors = [name for name in run.sites if lost.get(name, 9) > 3]
+            survivors = [name for name in run.sites if lost.get(name, 9) > 2]
             assert run.server.survivors == survivors and run.total == added(survivors), lost
             assert run.server.missing == dict.fromkeys(lost, "no answer in time")
             sums += 1
-    assert sums == {3: 1, 4: 1 + 4 * 5, 5: 1 + 5 * 5}[sites]
+    assert sums == {3: 1, 4: 1 + 4 * 4, 5: 1 + 5 * 4}[sites]
 
 
 def test_seven_sites_survive_the_loss_of_two_at_different_steps() -> None:
-    run = SumInMemory(7, {"00": 4, "06": 3})  # of seven, five are needed
+    run = SumInMemory(7, {"00": 3, "06": 2})  # of seven, five are needed
     run.run()
     assert run.server.survivors == ["00", "01", "02", "03", "04", "05"] and run.total == added(run.server.survivors)
 
 
-@pytest.mark.parametrize("lost", [{}, {"01": 3}, {"03": 2}, {"00": 5}])
+@pytest.mark.parametrize("lost", [{}, {"01": 2}, {"03": 1}, {"00": 4}])
 def test_restarted_before_every_call_everyone_goes_on(lost: dict[str, int]) -> None:
     calm, restarted = SumInMemory(4, lost), SumInMemory(4, lost, restart=True)
-    restarted.sites = {n: SiteSum(calm.context, n, KEYS[n], site.to_bytes()) for n, site in calm.sites.items()}  # of the same seeds
+    restarted.sites = {n: site_sum(calm.context, n, site.to_bytes()) for n, site in calm.sites.items()}  # of the same seeds
     calm.run(), restarted.run()
     assert restarted.total == calm.total == added(calm.server.survivors)
     assert restarted.answers == calm.answers and restarted.asked == calm.asked
@@ -88,7 +99,7 @@ def test_a_server_that_is_killed_within_a_step_asks_the_same_again() -> None:
 
 
 def test_a_step_that_too_few_answered_can_be_asked_again() -> None:
-    for step in STEPS:
+    for step in steps(3):
         run = SumInMemory(3)
         run.run(until=step - 1)
         run.lost = {"01": step}
@@ -107,7 +118,7 @@ def test_a_sum_among_fewer_than_the_study_asks_for_waits_for_more() -> None:
         run.server = ServerSum(run.context, ASKED, fewest=5)
         run.run(until=step - 1)
         run.lost = {"01": step}
-        if step <= 3:
+        if step <= 2:
             with pytest.raises(NoReplies, match=r"4 of 5 sites .* 5 are needed"):
                 run.one_step()
             assert run.server.expected == ["01"]
@@ -118,9 +129,9 @@ def test_a_sum_among_fewer_than_the_study_asks_for_waits_for_more() -> None:
 
 def test_a_restarted_site_masks_no_other_words_with_the_same_masks() -> None:
     run = SumInMemory(3, restart=True)
-    run.run(until=3)
+    run.run(until=2)
     site = run.site("01")
-    assert site.mask(run.words["01"].copy()) == run.answers["01", 3]
+    assert site.mask(run.words["01"].copy()) == run.answers["01", 2]
     with pytest.raises(RefusedReply, match="gave another answer before"):
         run.site("01").mask(words_of("02"))
 
@@ -128,22 +139,22 @@ def test_a_restarted_site_masks_no_other_words_with_the_same_masks() -> None:
 def test_a_site_that_wrote_its_answer_down_but_not_its_state_goes_on() -> None:
     """It was killed between the two: its words are known to have been asked for, and are given again from where they lie."""
     run = SumInMemory(3)
-    run.run(until=2)
+    run.run(until=1)
     questions = run.server.questions()
     site = run.sites["01"]
-    site.take_shares(questions["01"], ASKED)
+    site.take_keys(questions["01"], ASKED)
     kept = site.to_bytes()
     run.server.take("01", site.mask(run.words["01"].copy()))
-    run.sites["01"] = SiteSum(run.context, "01", KEYS["01"], kept)
+    run.sites["01"] = site_sum(run.context, "01", kept)
     run.run()
     assert run.total == added([*run.sites])
 
 
 def test_what_was_kept_of_another_sum_is_not_taken() -> None:
     one, other = context_of(3), context_of(3, ask=2)
-    kept = SiteSum(one, "00", KEYS["00"]).to_bytes()
+    kept = site_sum(one, "00").to_bytes()
     with pytest.raises(RefusedReply, match="of another one"):
-        SiteSum(other, "00", KEYS["00"], kept)
+        site_sum(other, "00", kept)
     with pytest.raises(RefusedReply, match="another secure sum"):
         ServerSum(other, ASKED, ServerSum(one, ASKED).to_bytes())
     with pytest.raises(RefusedReply, match="another secure sum"):
@@ -153,10 +164,10 @@ def test_what_was_kept_of_another_sum_is_not_taken() -> None:
 def test_masked_words_are_the_words_and_known_masks_and_nothing_else() -> None:
     """Worked out again from the seeds, in Python's integers: own mask, plus for later names, minus for earlier ones."""
     run = SumInMemory(3)
-    run.run(until=3)
-    kept = {name: SiteSecrets(run.context, name, bytes.fromhex(site._state["seed"])) for name, site in run.sites.items()}
+    run.run(until=2)
+    kept = {name: SiteSecrets(run.context, name, bytes.fromhex(site._state["seed"]), BOXES[name]) for name, site in run.sites.items()}
     roster = Roster.read(run.context, run.sites["01"]._state["roster"])
-    bound = bound_to(roster, roster.names, ASKED)
+    bound = bound_to(roster, ASKED)
 
     def stream(key: bytes) -> list[int]:
         zeros = Words("", np.zeros(2, np.uint64), np.zeros(3, np.uint32))
@@ -168,7 +179,7 @@ def test_masked_words_are_the_words_and_known_masks_and_nothing_else() -> None:
         return derive(X25519PrivateKey.from_private_bytes(kept[one].mask).exchange(public), "pair", bound)
 
     assert pair("00", "01") == pair("01", "00")
-    masked = Words.from_bytes(run.answers["01", 3]).narrow.tolist()
+    masked = Words.from_bytes(run.answers["01", 2]).narrow.tolist()
     masks = zip(stream(derive(kept["01"].own, "self", bound)), stream(pair("01", "02")), stream(pair("01", "00")), strict=True)
     plain = words_of("01").narrow.tolist()
     assert masked == [(word + own + later - earlier) % 2**32 for word, (own, later, earlier) in zip(plain, masks, strict=True)]
@@ -181,7 +192,7 @@ def test_the_words_of_one_site_look_uniform_whatever_they_are() -> None:
         run.words["01"] = Words("layout", np.zeros(2, np.uint64), plain)
         run.words |= {name: Words("layout", np.zeros(2, np.uint64), np.zeros(many, np.uint32)) for name in ("00", "02")}
         run.run()
-        masked = Words.from_bytes(run.answers["01", 3]).narrow
+        masked = Words.from_bytes(run.answers["01", 2]).narrow
         for shift in (0, 12, 24):  # the low, the middle and the high byte
             counts = np.bincount(masked >> np.uint32(shift) & np.uint32(255), minlength=256)
             statistic = float(((counts - many / 256) ** 2 / (many / 256)).sum())
@@ -192,7 +203,7 @@ def test_the_words_of_one_site_look_uniform_whatever_they_are() -> None:
 def test_two_sums_of_the_same_words_have_other_masks() -> None:
     one, other = SumInMemory(3), SumInMemory(3)
     one.run(), other.run()
-    assert one.total == other.total and one.answers["00", 3] != other.answers["00", 3]
+    assert one.total == other.total and one.answers["00", 2] != other.answers["00", 2]
 
 
 def test_a_site_whose_answer_has_another_layout_is_left_out_alone() -> None:
@@ -217,7 +228,16 @@ def test_a_site_with_more_words_than_its_layout_is_left_out_alone(liar: str) -> 
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"{}", b"[1]", b"\xff", b"[" * 100_000, pack({"keys": {}}), pack({"boxes": {"00": "zz"}}), pack({"own": 1, "masking": []})],
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b"\xff",
+        b"[" * 100_000,
+        pack({"keys": {}, "boxes": {}}),
+        pack({"keys": {}, "boxes": {"00": "zz"}}),
+        pack({"own": 1, "masking": []}),
+    ],
 )
 @pytest.mark.parametrize("step", STEPS)
 def test_a_wrong_answer_costs_its_sender_alone(answer: bytes, step: int) -> None:
@@ -229,7 +249,7 @@ def test_a_wrong_answer_costs_its_sender_alone(answer: bytes, step: int) -> None
 
     run.answer = tampered  # type: ignore[method-assign]
     run.run()
-    assert run.total == added([name for name in run.sites if name != "03" or step > 3])
+    assert run.total == added([name for name in run.sites if name != "03" or step > 2])
     assert [*run.server.missing] == ["03"]
 
 
@@ -240,7 +260,7 @@ def test_wrong_shares_of_one_site_are_found_out() -> None:
 
     def lying(name: str, step: int, question: bytes) -> bytes:
         answer = honest(name, step, question)
-        return answer if (name, step) != ("00", 5) else pack({"own": {n: (7).to_bytes(33, "big").hex() for n in run.sites}, "masking": {}})
+        return answer if (name, step) != ("00", 4) else pack({"own": {n: (7).to_bytes(33, "big").hex() for n in run.sites}, "masking": {}})
 
     run.answer = lying  # type: ignore[method-assign]
     run.run()
@@ -253,7 +273,7 @@ def test_where_too_many_shares_are_wrong_there_is_no_sum() -> None:
 
     def lying(name: str, step: int, question: bytes) -> bytes:
         answer = honest(name, step, question)
-        return answer if (name, step) != ("00", 5) else pack({"own": {n: (7).to_bytes(33, "big").hex() for n in run.sites}, "masking": {}})
+        return answer if (name, step) != ("00", 4) else pack({"own": {n: (7).to_bytes(33, "big").hex() for n in run.sites}, "masking": {}})
 
     run.answer = lying  # type: ignore[method-assign]
     with pytest.raises(NoReplies, match="do not give back the secret of 00"):
@@ -271,14 +291,13 @@ def test_more_than_two_thirds_are_needed(sites: int, needed: int) -> None:
 
 
 def test_above_thirty_two_sites_each_has_some_partners() -> None:
-    run = SumInMemory(40, {"05": 1, "11": 2, "17": 3, "23": 3, "29": 4, "35": 5})
+    run = SumInMemory(40, {"05": 1, "11": 1, "17": 2, "23": 2, "29": 3, "35": 4})
     run.run()
     assert run.server.survivors == [name for name in run.sites if name not in ("05", "11", "17", "23")]
     assert run.total == added(run.server.survivors)
-    roster = run.server._roster
-    assert {len(partners) for partners in roster.partners.values()} == {32} and roster.threshold == 23
-    boxes = {name: len(answer) for (name, step), answer in run.answers.items() if step == 2}
-    assert max(boxes.values()) < 32 * 180
+    assert {len(partners) for partners in run.context.partners.values()} == {32} and run.context.shares_needed == 23
+    boxes = {name: len(answer) for (name, step), answer in run.answers.items() if step == 1}
+    assert max(boxes.values()) < 32 * 190
 
 
 @pytest.mark.parametrize("number", [3, 32, 33, 40, 100, 1000])

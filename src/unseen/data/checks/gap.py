@@ -10,8 +10,10 @@ and of data sets prepared with different pixel statistics, cannot be compared wi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -25,7 +27,7 @@ from unseen.errors import BadInput
 from unseen.ops.style import gram, style_gap
 from unseen.randomness import generator
 
-__all__ = ["Features", "gap_matrix", "picture", "random_features", "render", "style_of"]
+__all__ = ["Features", "StyleGaps", "gap_matrix", "gaps_against_chance", "picture", "random_features", "render", "style_of"]
 
 Features = Callable[[Tensor], Tensor]  # images, normalised as a network sees them, to maps [n, channels, height, width]
 _KERNELS = (3, 5, 7, 11)  # pixels
@@ -55,10 +57,47 @@ def gap_matrix(
     return list(dataset.names), gaps
 
 
-@torch.no_grad()
 def style_of(domain: Domain, pixels: Pixels, features: Features, *, per_domain: int, seed: int) -> Tensor:
     """The mean Gram matrix (float64) of at most `per_domain` images, drawn without replacement."""
     order = torch.randperm(len(domain), generator=generator(seed, "gap", domain.name))[:per_domain].sort().values
+    return _style(domain, order, pixels, features)
+
+
+@dataclass(frozen=True)
+class StyleGaps:
+    """Gaps between domains, and between two halves of one domain: what the same number of images differ by without another style."""
+
+    between: dict[tuple[str, str], float]
+    within: dict[str, float]
+    images: int  # of each half
+
+    @property
+    def times(self) -> float:
+        """How many times farther apart two domains are than two halves of one, on average; infinite where halves do not differ."""
+        apart, chance = fmean(self.between.values()), fmean(self.within.values())
+        return apart / chance if chance > 0 else float("inf") if apart > 0 else 1.0
+
+
+def gaps_against_chance(domains: Sequence[Domain], pixels: Pixels, *, per_half: int = 60, seed: int = 0) -> StyleGaps | None:
+    """The gap of every two domains beside the gap of two halves of one, all from equally many images. Labels are not read.
+
+    None where a domain has fewer than four images, or there is one domain alone.
+    """
+    images = min([per_half, *(len(domain) // 2 for domain in domains)])
+    if images < 2 or len(domains) < 2:
+        return None
+    look = random_features(domains[0].images.shape[1], seed)
+    halves = {}
+    for domain in domains:
+        order = torch.randperm(len(domain), generator=generator(seed, "halves", domain.name))[: 2 * images]
+        halves[domain.name] = [_style(domain, half.sort().values, pixels, look) for half in order.split(images)]
+    within = {name: float(style_gap(*pair)) for name, pair in halves.items()}
+    between = {(a, b): float(style_gap(halves[a][0], halves[b][0])) for a, b in combinations(halves, 2)}
+    return StyleGaps(between, within, images)
+
+
+@torch.no_grad()
+def _style(domain: Domain, order: Tensor, pixels: Pixels, features: Features) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
     for rows in torch.split(order, _CHUNK):
         images = torch.from_numpy(np.ascontiguousarray(domain.images[rows.numpy()])).float() / 255

@@ -138,9 +138,15 @@ def _reach_minimum(dealt: Sequence[_DealtDomain], may_hold: NDArray[np.bool_], m
         spare = total - minimum
         if not any(_give(dealt, may_hold, int(giver), poor, int(spare[giver]), rng) for giver in np.argsort(-total, kind="stable")):
             raise BadInput(
-                f"{clients} clients with at least {minimum} training samples each cannot be made from {total.sum()} here: one is left "
-                f"with {total[poor]} and none of the others can give; use fewer clients, a smaller minimum or more mixing"
+                f"{clients} clients with at least {minimum} training samples each cannot be made from {total.sum()} here: one "
+                f"({_domains_of(dealt, may_hold[poor])}) is left with {total[poor]} and none of the others can give; use fewer clients, a "
+                "smaller minimum or more mixing"
             )
+
+
+def _domains_of(dealt: Sequence[_DealtDomain], may_hold: NDArray[np.bool_]) -> str:
+    """Whose samples a client may hold, with how many there are to train on."""
+    return ", ".join(f"{one.domain.name}: {len(one.train)}" for one, may in zip(dealt, may_hold, strict=True) if may)
 
 
 def _give(dealt: Sequence[_DealtDomain], may_hold: NDArray[np.bool_], giver: int, poor: int, spare: int, rng: np.random.Generator) -> bool:

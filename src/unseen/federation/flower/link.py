@@ -142,7 +142,10 @@ class _Link:
     def send(self, messages: Mapping[int, SignedMessage], seconds: float) -> list[str]:
         """To each node its message; their names, in the same order."""
         questions = [Message(to_records(message), node, MESSAGE_TYPE, ttl=seconds + 3600) for node, message in messages.items()]
-        return push(self.grid._runtime_client, questions, self.grid.node, self.grid.run.run_id)
+        names = push(self.grid._runtime_client, questions, self.grid.node, self.grid.run.run_id)
+        for message in messages.values():
+            message.rest()
+        return names
 
     def replies(self, numbers: set[str], until: float) -> Iterator[tuple[str, Any]]:
         """What came in answer to these messages, one in memory at a time; None for one whose content was lost."""

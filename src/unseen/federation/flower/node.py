@@ -30,8 +30,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime.run_clientapp import push_task_output
 
 from unseen.errors import SiteProcessLost
+from unseen.federation.activity import Event, Observer
 from unseen.federation.flower.objects import pull, push
-from unseen.federation.flower.processes import FlowerProcess
+from unseen.federation.flower.processes import FlowerProcess, ServerLine
 from unseen.federation.flower.records import COULD_NOT_ANSWER, from_records, to_records
 from unseen.federation.keys import write_secret
 from unseen.federation.kits import Kit
@@ -50,8 +51,8 @@ Answer = Callable[[SignedMessage], SignedMessage]
 class Node:
     """A connected site: brings each question to `answer` and takes the answer back."""
 
-    def __init__(self, kit: Kit, server: str | None, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, kit: Kit, server: str | None, observer: Observer) -> None:
+        self._observer = observer
         self._one_at_a_time = threading.Lock()
         self._address = f"127.0.0.1:{_free_port()}"
         home = kit.path / "flower"
@@ -59,7 +60,9 @@ class Node:
         self._secret = secrets.token_bytes(32)  # so that no other user of this machine takes up the site's tasks
         (home / "exec.secret").unlink(missing_ok=True)
         write_secret(home / "exec.secret", self._secret)
-        self._process = FlowerProcess("supernode", _arguments(kit, server or kit.server, self._address, home), home)
+        self._where, self._line, self._up = server or kit.server, ServerLine(home), False
+        self._line.clear()
+        self._process = FlowerProcess("supernode", _arguments(kit, self._where, self._address, home), home)
 
     def serve(self, answer: Answer) -> None:
         """Answer questions until interrupted. A SuperNode that ends is started again, and connects again to a server that was lost."""
@@ -71,11 +74,15 @@ class Node:
             while True:
                 busy = False
                 ended = self._process.keep_alive()
-                if ended is not None and ended != told:
-                    self._say(
-                        f"not connected: {ended or 'the SuperNode ended'}; trying again until it works ({self._process.log} has more)"
-                    )
+                if ended is not None:
+                    self._line.clear()
+                    self._up = False
+                    if ended != told:
+                        why = f"not connected: {ended or 'the SuperNode ended'}; trying again until it works ({self._process.log} has more)"
+                        self._observer(Event("lost", why))
                     told = ended
+                if self._look_at_the_line():
+                    told = ""
                 try:
                     acquired = taker.AcquireTask(request)
                     if acquired.token:
@@ -85,6 +92,14 @@ class Node:
                 except _LOST:
                     pass  # not up yet, or just lost: what it held comes again
                 pause.rest(busy)
+
+    def _look_at_the_line(self) -> bool:
+        """Tell when the line comes and goes; whether it is there."""
+        if self._line.up != self._up:
+            self._up = not self._up
+            lost = f"{self._where} does not answer; trying again until it does"
+            self._observer(Event("connected", f"to {self._where}") if self._up else Event("lost", lost))
+        return self._up
 
     def _deliver(self, token: str, answer: Answer) -> None:
         client = self._client(RuntimeTokenHttpInterceptor(token))
@@ -97,7 +112,7 @@ class Node:
             push(client, [reply], NodeId(node_id=context.node_id), context.run_id)
             push_task_output(client, context, SubStatus.COMPLETED, "")
         except _LOST as error:
-            self._say(f"an answer was lost ({type(error).__name__}); the server asks again")
+            self._observer(Event("note", f"an answer was lost ({type(error).__name__}); the server asks again"))
             with contextlib.suppress(*_LOST):
                 push_task_output(client, None, SubStatus.FAILED, type(error).__name__)
         finally:
@@ -111,7 +126,7 @@ class Node:
         try:
             return Message(to_records(answer(question)), reply_to=message)
         except SiteProcessLost as lost:
-            self._say(str(lost))
+            self._observer(Event("failed", str(lost)))
             return Message(Error(code=COULD_NOT_ANSWER, reason="the process ended"), reply_to=message)
 
     def _client(self, interceptor: Any) -> Any:

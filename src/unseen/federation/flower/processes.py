@@ -23,9 +23,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from unseen.engines.child import ChildProcess, end_with_parent
+from unseen.federation.activity import BoundedLog
 from unseen.federation.waiting import Pause
 
-__all__ = ["FlowerProcess", "main"]
+__all__ = ["FlowerProcess", "ServerLine", "main"]
 
 _LEAST, _MOST = 0.02, 1.0  # seconds between two looks of a SuperNode
 _WORKED = 0.05  # seconds awake in which a SuperNode took or gave a message; to look for one takes less
@@ -64,6 +65,7 @@ class FlowerProcess:
     def _start(self) -> None:
         self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
         quiet = {"FLWR_HOME": str(self._home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
+        BoundedLog(self.log).bound()
         module = "unseen.federation.flower.processes"
         self._process = ChildProcess(module, *self._arguments, pipes=False, environment=quiet, log=self.log)
 
@@ -83,6 +85,27 @@ class FlowerProcess:
             self._process = None
 
 
+class ServerLine:
+    """Whether a SuperNode reaches its server, told to the process that started it by a file in the SuperNode's folder."""
+
+    def __init__(self, home: Path) -> None:
+        self._file, self._up = home / "connected", False
+
+    def is_up(self, up: bool) -> None:
+        """Said with every call; written only when it changes."""
+        if up != self._up:
+            self._up = up
+            with contextlib.suppress(OSError):
+                self._file.touch(mode=0o600) if up else self._file.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+    @property
+    def up(self) -> bool:
+        return self._file.exists()
+
+
 class _QuickClock:
     """Stands in for the module `time` where only `sleep` is used."""
 
@@ -96,7 +119,7 @@ class _QuickClock:
         self._woke = time.monotonic()
 
 
-def _persistent(make: Callable[[], Any]) -> Any:
+def _persistent(make: Callable[[], Any], home: Path) -> Any:
     """Flower's way to try again, but a connection that broke during the handshake is no reason to give up: a wrong certificate is."""
     from flwr.supercore.retry import exponential
 
@@ -104,7 +127,19 @@ def _persistent(make: Callable[[], Any]) -> Any:
     give_up = invoker.should_giveup
     invoker.should_giveup = lambda error: ("certificate" in str(error).lower() or not _is_transport(error)) and give_up(error)
     invoker.wait_gen_factory = lambda: exponential(max_delay=_MOST_PAUSE)
+    line = ServerLine(home)
+    invoker.on_success = _both(invoker.on_success, lambda _: line.is_up(True))
+    invoker.on_backoff = _both(invoker.on_backoff, lambda _: line.is_up(False))
     return invoker
+
+
+def _both(first: Callable[[Any], None] | None, second: Callable[[Any], None]) -> Callable[[Any], None]:
+    def call(state: Any) -> None:
+        if first is not None:
+            first(state)
+        second(state)
+
+    return call
 
 
 def _relieve(state: Any) -> None:
@@ -138,7 +173,9 @@ def main() -> None:
         node.time = _QuickClock()
         node.pull_objects = functools.partial(node.pull_objects, initial_backoff=0.05, backoff_cap=0.5, max_tries_per_object=None)
         connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = _HEARTBEAT
-        connection.make_simple_http_retry_invoker = functools.partial(_persistent, connection.make_simple_http_retry_invoker)
+        connection.make_simple_http_retry_invoker = functools.partial(
+            _persistent, connection.make_simple_http_retry_invoker, Path(os.environ["FLWR_HOME"])
+        )
         try:
             flower_supernode()
         finally:

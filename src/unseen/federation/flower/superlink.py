@@ -17,14 +17,15 @@ from flwr.supercore.constant import NodeStatus
 from flwr.supercore.error import FlowerError
 
 from unseen.errors import BadInput
+from unseen.federation.activity import Event, Observer, nobody
 from unseen.federation.flower.members import Members, NodeMember
 from unseen.federation.flower.owner import control_client
 from unseen.federation.flower.processes import FlowerProcess
 from unseen.federation.kits import Federation
 
-__all__ = ["serve"]
+__all__ = ["connections", "serve"]
 
-_POLL, _AFTER_FAILURE, _LOOK_AROUND = 0.5, 2.0, 10.0  # seconds
+_POLL, _AFTER_FAILURE, _LOOK_AROUND = 0.5, 2.0, 5.0  # seconds
 _FAILURES = 5  # starts that came to nothing, or calls that failed inside the SuperLink, one after the other: its state is to blame
 _AT_MOST_EVERY = 600.0  # seconds between two states that are put aside for this: what a new one does not mend has another cause
 
@@ -33,13 +34,17 @@ class UnusableState(Exception):
     """What Flower keeps on disk cannot serve this federation."""
 
 
-def serve(federation: Federation, host: str, port: int, say: Callable[[str], None], fresh: bool = False) -> None:
+def serve(federation: Federation, host: str, port: int, observer: Observer, fresh: bool = False) -> None:
     """Run the SuperLink until interrupted; one that ends is started again over the same state."""
     os.umask(0o077)
+
+    def say(text: str) -> None:
+        observer(Event("note", text))
+
     with _alone(federation.path):
         if fresh:
             put_aside(federation.path / "state.db", say)
-        keeper = _Keeper(federation, host, port, say)
+        keeper = _Keeper(federation, host, port, say, observer)
         try:
             while True:
                 keeper.look()
@@ -61,8 +66,9 @@ def _alone(folder: Path) -> Iterator[None]:
 class _Keeper:
     """Keeps the SuperLink running, and its nodes those of the federation."""
 
-    def __init__(self, federation: Federation, host: str, port: int, say: Callable[[str], None]) -> None:
-        self._federation, self._where, self._say = federation, (host, port), say
+    def __init__(self, federation: Federation, host: str, port: int, say: Callable[[str], None], observer: Observer = nobody) -> None:
+        self._federation, self._where, self._say, self._observer = federation, (host, port), say, observer
+        self._connected: set[str] = set()
         self._database, self._members = federation.path / "state.db", Members(federation.path)
         arguments = _arguments(federation.path, host, port)
         self._process = FlowerProcess("superlink", arguments, federation.path / "flower", self._may_start)
@@ -89,7 +95,7 @@ class _Keeper:
 
     def _bring_up_to_date(self, members: dict[bytes, NodeMember]) -> None:
         try:
-            reconcile(self._federation.path, members)
+            self._tell_who_is_there(reconcile(self._federation.path, members))
         except UnusableState as unusable:
             self._begin_anew(str(unusable))
         except httpx.HTTPStatusError:
@@ -100,7 +106,7 @@ class _Keeper:
             self._failures, self._next_look = 0, time.monotonic() + _LOOK_AROUND
             host, port = self._where
             names = ", ".join(sorted(member.name for member in members.values())) or "nobody yet"
-            self._tell("serving", f"serving federation {self._federation.id} on {host}:{port} for {names} (Ctrl-C to stop)")
+            self._tell("serving", f"serving federation {self._federation.id} on {host}:{port} for {names}")
         if self._failures >= _FAILURES:
             self._failures = 0
             if time.monotonic() - self._gave_up_at < _AT_MOST_EVERY:
@@ -108,6 +114,11 @@ class _Keeper:
             else:
                 self._gave_up_at = time.monotonic()
                 self._begin_anew("it failed again and again")
+
+    def _tell_who_is_there(self, connected: set[str]) -> None:
+        for name in sorted(connected ^ self._connected):
+            self._observer(Event("connected", site=name) if name in connected else Event("lost", "not connected any more", site=name))
+        self._connected = connected
 
     def _begin_anew(self, why: str) -> None:
         """Put the state aside: it is messages under way, which are sent again."""
@@ -153,8 +164,8 @@ def _arguments(folder: Path, host: str, port: int) -> list[str]:
     return [str(folder), *(str(word) for pair in options.items() for word in pair), *flags]
 
 
-def reconcile(folder: Path, members: dict[bytes, NodeMember]) -> None:
-    """Tell the SuperLink whose keys may connect, and whose no longer. UnusableState if it will not take a member's key again.
+def reconcile(folder: Path, members: dict[bytes, NodeMember]) -> set[str]:
+    """Tell the SuperLink whose keys may connect, and whose no longer; who is connected. UnusableState if it will not take a key again.
 
     Flower never forgets a key that was unregistered, and never registers it again.
     """
@@ -169,8 +180,22 @@ def reconcile(folder: Path, members: dict[bytes, NodeMember]) -> None:
                 raise UnusableState(f"{member.name} was unregistered in it")
             if key not in nodes:
                 control.RegisterNode(RegisterNodeRequest(public_key=key, name=member.name))
+        return {member.name for key, member in members.items() if key in nodes and nodes[key].status == NodeStatus.ONLINE}
     finally:
         control.close()
+
+
+def connections(folder: Path) -> dict[str, str]:
+    """The sites that are connected to the SuperLink of this folder, and since when. OSError if nobody serves it."""
+    control = control_client(folder)
+    try:
+        nodes = {bytes(node.public_key): node for node in control.ListNodes(ListNodesRequest()).nodes_info}
+    except (httpx.HTTPError, FlowerError) as error:
+        raise ConnectionError(type(error).__name__) from error
+    finally:
+        control.close()
+    there = {name: nodes[key] for name, key in Members(folder).keys().items() if key in nodes}
+    return {name: str(node.last_activated_at) for name, node in there.items() if node.status == NodeStatus.ONLINE}
 
 
 def _is_whole(database: Path) -> bool:

@@ -66,8 +66,11 @@ class FolderCarrier:
         """See to it that the question lies there, and the one before it no longer."""
         folder = self._folders[site]
         lies_there = answered or folder.has("question", key, self._key.public_key()) is not None
-        if not lies_there and not folder.write("question", key, message, self._key, self._federation.box_key(site)):
-            return
+        if not lies_there:
+            written = folder.write("question", key, message, self._key, self._federation.box_key(site))
+            message.rest()
+            if not written:
+                return
         before = self._asked.get(site, key)
         if before != key:
             folder.delete("question", before)

@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from unseen.client import Client
-from unseen.codec import decode_file
+from unseen.codec import decode_file, encode_parts
 from unseen.engines.checking import Checker, outline_from_plain
 from unseen.engines.cohort import SCORING_ASK, RoundCohort, scored, taking_part
 from unseen.engines.tasks import Place, answer_type, path_of
+from unseen.engines.telling import Asked, Look
 from unseen.errors import BadInput, NoReplies, RefusedReply
-from unseen.federation.cards import Counts
 from unseen.federation.messages import Message
 from unseen.federation.server.exchange import Exchange
 from unseen.federation.server.journal import Arrived, Journal, PlaceJournal
 from unseen.federation.server.summing import Summing, file_names
+from unseen.federation.study.approvals import Approval
 from unseen.federation.study.study import Study
 from unseen.method import Refused
-from unseen.payload import Payload
+from unseen.payload import Payload, declarations
 from unseen.runs.memory import Memories, Versions
 from unseen.runs.traffic import Traffic
 from unseen.scoring import Model, Scores
@@ -44,9 +45,10 @@ class SiteMemories(Memories):
 class FederationEngine:
     """Answers a method's questions with the sites of a study."""
 
-    def __init__(self, world: World, study: Study, counts: Mapping[str, Counts], exchange: Exchange, folder: Path) -> None:
+    def __init__(self, world: World, study: Study, approvals: Mapping[str, Approval], exchange: Exchange, folder: Path) -> None:
         self.world, self.memory = world, SiteMemories()
-        self._study, self._counts, self._exchange = study, counts, exchange
+        self.look: Look | None = None
+        self._study, self._approvals, self._exchange = study, approvals, exchange
         self._journal = Journal(folder / "answers")
         self._checker = Checker(world)
         self._spent: dict[str, float] = {}
@@ -70,18 +72,16 @@ class FederationEngine:
         if self._study.task_at(place.round, place.ask) != path:
             raise BadInput(f"the study has no question {path!r} at number {place.ask} of round {place.round}; propose it anew")
         journal = self._journal.at(place)
-        file, up = None, None
         if not journal.closed and self._study.is_summed(place.round, place.ask):
             if not shared:
                 raise BadInput(f"{path} asks each client something else, and answers to different questions are not summed")
-            summing = Summing(self._study, self._counts, self._exchange, self._checker)
-            up = summing.ask(
+            summing = Summing(self._study, self._approvals, self._exchange, self._checker)
+            summing.ask(
                 up_type, next(iter(downs.values())), sorted(downs), place, journal, lambda name, step: self._header(name, place, step)
             )
-            file = journal.sum
         elif not journal.closed:
             self._ask_the_rest(path, up_type, downs, place, shared, journal)
-        arrived = journal.answers()
+        arrived, file, up = journal.answers(), None, None
         self._refuse_too_few(path, place, arrived, journal)
         for name, answer in sorted(arrived.items()):
             if isinstance(answer, Refused):
@@ -91,25 +91,37 @@ class FederationEngine:
             if answer.epsilon is not None:
                 self._spent[name] = answer.epsilon
             # It was checked before it was written here, so its bytes need only be decoded. To keep the decoded answers instead
-            # would put every site's model in memory at once. What sites answered on average is one file for all of them.
+            # would put every site's model in memory at once; and what is only averaged is left on the disk until then. What sites
+            # answered on average is one file for all of them.
             if answer.file != file:
                 file, up = answer.file, None
-                up = decode_file(up_type, answer.file)
+                up = decode_file(up_type, answer.file, self._averaged(up_type))
             yield name, cast(U, up)
+
+    def _averaged(self, up_type: type[Payload]) -> list[str]:
+        """The fields of an answer of which the server only takes the mean."""
+        if any(True for _ in self.world.experiment.method.needs_each()):
+            return []
+        return [name for name, told in declarations(up_type).items() if told.mean]
 
     def _ask_the_rest(
         self, path: str, up_type: type[Payload], downs: Mapping[str, Payload], place: Place, shared: bool, journal: PlaceJournal
     ) -> None:
         """Ask whoever has not answered this question yet, and write down what came."""
         waiting = sorted(downs.keys() - journal.answers().keys())
-        common = next(iter(downs.values())).to_bytes() if shared and downs else b""
-        questions = {name: Message(self._header(name, place), common or downs[name].to_bytes()) for name in waiting}
+        common = journal.question(encode_parts(next(iter(downs.values()))) if shared and downs else ())
+        payloads = {name: common.bytes or downs[name].to_bytes() for name in waiting}
+        questions = {name: Message(self._header(name, place), payloads[name], rest=common.rest) for name in waiting}
+        del payloads
         refused = {}
+        asked = Asked(self.look, place, path, len(questions)) if self.look is not None else None
         for name, reply in self._exchange.ask(questions):
             outcome = self._checked(name, reply, up_type, downs[name], place, journal)
             if isinstance(outcome, Refused):
                 refused[name] = outcome.reason
             del reply  # one in memory at a time
+            if asked is not None:
+                asked.answer(name)
         journal.close(refused)
 
     def _refuse_too_few(self, path: str, place: Place, arrived: Mapping[str, Arrived | Refused], journal: PlaceJournal) -> None:
@@ -145,7 +157,7 @@ class FederationEngine:
         epsilon = reply.header.get("epsilon")
         try:
             staged = file_names(reply.header.get("staged"))
-            self._checker.read(up_type, reply.payload, down, sum(self._counts[client]), expected)
+            self._checker.refuse_bytes(up_type, reply.payload, down, sum(self._approvals[client].counts), expected)
         except RefusedReply as refusal:
             return Refused(str(refusal))
         return journal.put(client, reply.payload, staged, epsilon if isinstance(epsilon, float) and epsilon >= 0 else None)

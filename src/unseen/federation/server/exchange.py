@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from unseen.errors import RefusedReply
+from unseen.federation.activity import Event, Observer, nobody, printable
 from unseen.federation.countersigning import check_head
 from unseen.federation.kits import Federation, read_register
 from unseen.federation.messages import Message, SignedMessage, open_message, question_id, sign
 from unseen.federation.server.receipts import Receipts
 from unseen.method import Refused
 
-__all__ = ["Carrier", "Exchange", "Terms"]
+__all__ = ["Carrier", "Exchange", "Terms", "told_of"]
 
 
 class Carrier(Protocol):
@@ -35,8 +37,8 @@ class Exchange:
     """Asks sites and opens their answers. For every answer the server signs a receipt on the site's ledger, and sends it with the next
     question."""
 
-    def __init__(self, federation: Federation, carrier: Carrier, terms: Terms) -> None:
-        self._federation, self._carrier, self._terms = federation, carrier, terms
+    def __init__(self, federation: Federation, carrier: Carrier, terms: Terms, observer: Observer = nobody) -> None:
+        self._federation, self._carrier, self._terms, self._observer = federation, carrier, terms, observer
         self._key, self._receipts = federation.signing, Receipts(federation)
 
     def ask(self, questions: Mapping[str, Message]) -> Iterator[tuple[str, Message | Refused]]:
@@ -45,16 +47,23 @@ class Exchange:
         present = read_register(self._federation.path)["clients"]
         for client, question in questions.items():
             if present.get(client, {}).get("signing") != self._federation.clients[client]["signing"]:
-                yield client, Refused("not in the federation any more under its key")
+                gone = Refused("not in the federation any more under its key")
+                self._observer(told_of(client, question, gone))
+                yield client, gone
                 continue
             receipt = self._receipts.last(client)
             header = {**question.header, "federation": self._federation.id, "to": client, **({"receipt": receipt} if receipt else {})}
-            message = Message(header, question.payload, question.prefix)
+            message = Message(header, question.payload, question.prefix, question.rest)
             asked[client] = question_id(message)
             signed[client] = sign(message, self._key, "question")
+        for client in signed:
+            self._observer(told_of(client, questions[client]))
+        began = time.monotonic()
         for client, reply in self._carrier.exchange(signed, self._terms.deadline):
-            yield client, self._opened(client, str(questions[client].header.get("study", "")), asked[client], reply)
-            del reply  # or it would lie here while the next one comes
+            opened = self._opened(client, str(questions[client].header.get("study", "")), asked[client], reply)
+            self._observer(told_of(client, questions[client], opened, time.monotonic() - began))
+            yield client, opened
+            del reply, opened  # or it would lie here while the next one comes
 
     def _opened(self, client: str, study: str, question: str, reply: SignedMessage | str) -> Message | Refused:
         if isinstance(reply, str):
@@ -65,10 +74,22 @@ class Exchange:
             if header.get("federation") != self._federation.id or header.get("from") != client or header.get("question") != question:
                 return Refused("an answer to another question")
             if header.get("status") != "ok":
-                return Refused(f"{header.get('status')} by the site: {header.get('reason')}"[:500])
+                return Refused(printable(f"{header.get('status')} by the site: {header.get('reason')}"))
             self._receipts.sign(client, study, check_head(header.get("ledger")))
         except RefusedReply as refusal:
             return Refused(str(refusal))
         except Exception as error:
             return Refused(f"the answer cannot be read ({type(error).__name__})")
         return message
+
+
+def told_of(site: str, question: Message, answer: Message | Refused | None = None, seconds: float = 0.0) -> Event:
+    """A question that is sent, or what came of it, for whoever looks on."""
+    header = question.header
+    where: dict[str, Any] = {"site": site, "study": str(header.get("study", "")), "round": header.get("round"), "task": str(header["task"])}
+    where |= {"ask": header.get("ask", 0), "step": header.get("step", 0)}
+    if answer is None:
+        return Event("asked", bytes=len(question.prefix) + len(question.payload), **where)
+    if isinstance(answer, Refused):
+        return Event("refused", answer.reason, seconds=seconds, **where)
+    return Event("answered", bytes=len(answer.payload), seconds=seconds, **where)

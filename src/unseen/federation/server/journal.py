@@ -6,8 +6,11 @@ questions: it reads from here what it was told the first time, who gave no answe
 
 from __future__ import annotations
 
+import contextlib
 import json
+import mmap
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +20,9 @@ from unseen.engines.tasks import Place
 from unseen.files import write_atomically
 from unseen.method import Refused
 
-__all__ = ["Arrived", "Journal", "PlaceJournal"]
+__all__ = ["Arrived", "Journal", "PlaceJournal", "Question"]
 
+_LARGE = 2**22  # bytes
 _SUM = "sum.answer"
 
 
@@ -31,6 +35,29 @@ class Arrived:
     epsilon: float | None
 
 
+class Question:
+    """The bytes of a question. Where they are many, they take memory only while they are being read."""
+
+    def __init__(self, parts: tuple[bytes | memoryview, ...], folder: Path) -> None:
+        self.bytes: bytes | memoryview
+        self._mapped: mmap.mmap | None = None
+        if sum(map(len, parts)) < _LARGE:
+            self.bytes = b"".join(parts)
+            return
+        with tempfile.TemporaryFile(dir=folder) as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.bytes = memoryview(self._mapped)
+
+    def rest(self) -> None:
+        """It was sent. Should it be sent again, it is read again."""
+        if self._mapped is not None:
+            with contextlib.suppress(AttributeError, OSError):  # not every system can
+                self._mapped.madvise(mmap.MADV_DONTNEED)
+
+
 class PlaceJournal:
     """The answers to one question."""
 
@@ -38,13 +65,17 @@ class PlaceJournal:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
+    def question(self, parts: tuple[bytes | memoryview, ...]) -> Question:
+        """A question in bytes, which several sites are asked. A large one lies in a file without a name, not in memory."""
+        return Question(parts, self._folder)
+
     def put(self, site: str, payload: bytes | memoryview, staged: dict[str, str], epsilon: float | None) -> Arrived:
         file = self._folder / f"{site}.answer"
         write_atomically(file, payload)
         write_atomically(self._folder / f"{site}.json", json.dumps({"staged": staged, "epsilon": epsilon}))
         return Arrived(file, staged, epsilon)
 
-    def put_sum(self, payload: bytes, staged: Mapping[str, dict[str, str]], epsilon: Mapping[str, float]) -> None:
+    def put_sum(self, payload: tuple[bytes | memoryview, ...], staged: Mapping[str, dict[str, str]], epsilon: Mapping[str, float]) -> None:
         """What the sites answered on average: it stands for each of them."""
         write_atomically(self.sum, payload)
         for site, files in staged.items():

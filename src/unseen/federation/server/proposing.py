@@ -13,7 +13,8 @@ from unseen.data.sets.registry import DATASETS
 from unseen.engines.cohort import number_drawn
 from unseen.errors import BadInput
 from unseen.experiment import Experiment
-from unseen.federation.cards import Counts, SiteCard, agree, refuse_bad_card, server_world
+from unseen.federation.activity import Observer, nobody
+from unseen.federation.cards import SiteCard, agree, refuse_bad_card, server_world
 from unseen.federation.kits import Federation
 from unseen.federation.messages import Message
 from unseen.federation.server.engine import FederationEngine
@@ -30,7 +31,6 @@ from unseen.world import World
 
 __all__ = ["FederatedRun", "begin", "federate", "propose", "read_study_file"]
 
-_UNTOLD: Counts = (10**6, 10**6)  # of a site that keeps its counts to itself
 _OWN_AFFAIR = ("data", "label", "device", "threads", "preset")  # what each machine decides for itself
 
 Say = Callable[[str], None]
@@ -43,7 +43,7 @@ class FederatedRun:
     world: World
     study: Study
     _signed: bytes
-    _counts: Mapping[str, Counts]
+    _approvals: Mapping[str, Approval]
     _exchange: Exchange
 
     @property
@@ -52,7 +52,7 @@ class FederatedRun:
 
     def engine(self, run: Path) -> FederationEngine:
         write_atomically(run / "study.json", self._signed, OWNER_ALONE)
-        return FederationEngine(self.world, self.study, self._counts, self._exchange, run)
+        return FederationEngine(self.world, self.study, self._approvals, self._exchange, run)
 
     def end(self, run: Path) -> None:
         """The run has its last round: the sites' single answers are not kept."""
@@ -65,10 +65,18 @@ def federate(experiment: Experiment, federation: Federation, carrier: Carrier, t
     return begin(experiment, study, federation, carrier, terms, say)
 
 
-def propose(experiment: Experiment, federation: Federation, carrier: Carrier, terms: Terms, say: Say, sums: bool = False) -> Study:
+def propose(
+    experiment: Experiment,
+    federation: Federation,
+    carrier: Carrier,
+    terms: Terms,
+    say: Say,
+    sums: bool = False,
+    observer: Observer = nobody,
+) -> Study:
     """The whole study, after a rehearsal."""
     _refuse_own_affairs(experiment, federation)
-    exchange = Exchange(federation, carrier, terms)
+    exchange = Exchange(federation, carrier, terms, observer)
     say(f"asking {', '.join(federation.clients)} what data they have")
     hello = {"task": "hello"}
     replies = dict(sorted(exchange.ask({client: Message({**hello, "nonce": token_hex(16)}) for client in federation.clients})))
@@ -113,10 +121,18 @@ def read_study_file(file: Path, federation: Federation) -> Study:
         raise BadInput(f"no study {file} ({error.strerror})") from None
 
 
-def begin(experiment: Experiment, study: Study, federation: Federation, carrier: Carrier, terms: Terms, say: Say) -> FederatedRun:
+def begin(
+    experiment: Experiment,
+    study: Study,
+    federation: Federation,
+    carrier: Carrier,
+    terms: Terms,
+    say: Say,
+    observer: Observer = nobody,
+) -> FederatedRun:
     """Gather the sites' approvals, give all of them to everyone, and make the run's world."""
     _refuse_another_experiment(experiment, study, federation)
-    exchange, signed = Exchange(federation, carrier, terms), study.signed(federation.signing)
+    exchange, signed = Exchange(federation, carrier, terms, observer), study.signed(federation.signing)
     say(f"asking {', '.join(study.participants)} to begin study {study.digest[:16]}")
     question = {"task": "begin", "study": study.digest}
     approvals: dict[str, Approval] = {}
@@ -128,6 +144,8 @@ def begin(experiment: Experiment, study: Study, federation: Federation, carrier:
             approval.refuse_forged(study)
             if approval.site != client:
                 raise BadInput("its approval is another site's")
+            if study.sums and approval.box is None:
+                raise BadInput("it gave no key for the sums of this study; server and sites need the same version of unseen")
             approvals[client] = approval
         except BadInput as bad:
             say(f"{client} does not take part: {bad}")
@@ -138,15 +156,9 @@ def begin(experiment: Experiment, study: Study, federation: Federation, carrier:
     for client, reply in exchange.ask({name: Message(agreed, text) for name in approvals}):
         if isinstance(reply, Refused):
             say(f"{client} approved the study, but does not take part with these sites: {reply.reason}")
-    counts = {name: _counts(approval) for name, approval in approvals.items()}
+    counts = {name: approval.counts for name, approval in approvals.items()}
     world = server_world(experiment, study.schema, counts, {name: study.participants[name].evaluates for name in counts})
-    return FederatedRun(world, study, signed, counts, exchange)
-
-
-def _counts(approval: Approval) -> Counts:
-    if approval.train is None or approval.validation is None:
-        return _UNTOLD
-    return approval.train, approval.validation
+    return FederatedRun(world, study, signed, approvals, exchange)
 
 
 def _plain(experiment: Experiment) -> dict[str, Any]:

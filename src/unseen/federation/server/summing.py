@@ -1,4 +1,4 @@
-"""A secure sum at the server: five exchanges, of which the third brings the answers under masks."""
+"""A secure sum at the server: three or four exchanges, of which the second brings the answers under masks."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from unseen.codec import encode_parts
 from unseen.engines.checking import Checker
 from unseen.engines.tasks import Place
 from unseen.errors import NoReplies, RefusedReply
-from unseen.federation.cards import Counts
-from unseen.federation.keys import read_public
 from unseen.federation.messages import Message
 from unseen.federation.server.exchange import Exchange
-from unseen.federation.server.journal import PlaceJournal
+from unseen.federation.server.journal import PlaceJournal, Question
+from unseen.federation.study.approvals import Approval
 from unseen.federation.study.study import Study
-from unseen.federation.sums.context import SumContext
+from unseen.federation.study.sum_context import sum_context
 from unseen.federation.sums.encoding import decode_mean
 from unseen.federation.sums.server import DONE, ServerSum
 from unseen.files import write_atomically
@@ -26,14 +26,14 @@ from unseen.runs.memory import FILE_OF_MEMORY
 
 __all__ = ["Summing", "before_question", "file_names"]
 
-_WORDS = 3  # the step that brings answers
+_WORDS = 2  # the step that brings answers
 
 
 class Summing:
     """Asks the sites of a study for a sum, and writes down what they answered on average."""
 
-    def __init__(self, study: Study, counts: Mapping[str, Counts], exchange: Exchange, checker: Checker) -> None:
-        self._study, self._counts, self._exchange, self._checker = study, counts, exchange, checker
+    def __init__(self, study: Study, approvals: Mapping[str, Approval], exchange: Exchange, checker: Checker) -> None:
+        self._study, self._approvals, self._exchange, self._checker = study, approvals, exchange, checker
 
     def ask(
         self,
@@ -43,15 +43,14 @@ class Summing:
         place: Place,
         journal: PlaceJournal,
         header: Callable[[str, int], dict[str, Any]],
-    ) -> Payload:
-        """All five steps, or those that are left where the server was killed between two of them: the mean, which is written down too."""
-        keys = {name: read_public(self._study.participants[name].signing) for name in sites}
-        counts = {name: self._counts[name][0] for name in sites}
-        context, asked = SumContext(self._study.digest, place.round, place.ask, keys, counts), down.to_bytes()
+    ) -> None:
+        """All steps, or those that are left where the server was killed between two of them. The mean is written down."""
+        context, asked = sum_context(self._study, self._approvals, sites, place), journal.question(encode_parts(down))
         kept, fewest = journal.unfinished_sum, self._study.minimum_clients
         words, state = kept.with_suffix(".words"), kept.read_bytes() if kept.exists() else None
         sum_so_far = words.read_bytes() if words.exists() else b""
-        going = ServerSum(context, hashlib.sha256(asked).digest(), state, sum_so_far, fewest)
+        going = ServerSum(context, hashlib.sha256(asked.bytes).digest(), state, sum_so_far, fewest)
+        del sum_so_far
         told = _Told.read(journal)
         while going.step != DONE:
             step = going.step
@@ -60,24 +59,25 @@ class Summing:
                 told.write(journal)
             going.advance()
             if step == _WORDS:
-                write_atomically(words, going.words_to_bytes())
+                write_atomically(words, going.words_in_parts())
             if going.step != DONE:  # a server that is killed then asks the last step again: what comes of it is written below
                 write_atomically(kept, going.to_bytes())
         try:
             mean = decode_mean(going.result, up_type, down, context, len(going.survivors))
-            self._checker.refuse_misfit(mean, down, max(1, *counts.values()))
+            self._checker.refuse_misfit(mean, down, max(1, *context.counts.values()))
         except RefusedReply as refusal:
             raise NoReplies(f"what the sites answered on average cannot be used: {refusal}") from refusal
-        journal.put_sum(mean.to_bytes(), {name: told.staged.get(name, {}) for name in going.survivors}, told.epsilon)
+        journal.put_sum(encode_parts(mean), {name: told.staged.get(name, {}) for name in going.survivors}, told.epsilon)
         journal.close({name: why for name, why in going.missing.items() if name not in going.survivors})
         kept.unlink()
         words.unlink()
-        return mean
 
-    def _one_step(self, going: ServerSum, asked: bytes, header: Callable[[str, int], dict[str, Any]], told: _Told) -> None:
+    def _one_step(self, going: ServerSum, asked: Question, header: Callable[[str, int], dict[str, Any]], told: _Told) -> None:
         step = going.step
         messages = {
-            name: Message(header(name, step), asked, before_question(content)) if step == _WORDS else Message(header(name, step), content)
+            name: Message(header(name, step), asked.bytes, before_question(content), asked.rest)
+            if step == _WORDS
+            else Message(header(name, step), content)
             for name, content in going.questions().items()
         }
         for name, reply in self._exchange.ask(messages):

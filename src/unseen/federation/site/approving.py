@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from unseen.data.domain import DomainDataset
 from unseen.data.partition.partitions import per_domain
@@ -16,7 +18,7 @@ from unseen.engines.tasks import find_task
 from unseen.errors import BadInput
 from unseen.experiment import Experiment, read_experiment
 from unseen.federation.cards import as_agreed, card_of, refuse_bad_card
-from unseen.federation.keys import write_secret
+from unseen.federation.keys import public_hex, write_secret
 from unseen.federation.kits import Kit
 from unseen.federation.site.ledger import Ledger
 from unseen.federation.site.policy import Policy, Rejected, StudyFacts
@@ -30,7 +32,7 @@ from unseen.own_code import names_code, texts_in
 from unseen.payload import Payload, declarations
 from unseen.task import Classification
 
-__all__ = ["Approver", "experiment_of", "facts_of"]
+__all__ = ["Approver", "NotApproved", "experiment_of", "facts_of"]
 
 _MORE_LOOKS = 8  # splits that may be tried by rule beyond those that may be approved
 
@@ -51,6 +53,10 @@ def refuse_own_code(study: Study) -> None:
         raise Rejected("methods: only methods that are installed here run here")
 
 
+class NotApproved(Rejected):
+    """A study that waits for a person."""
+
+
 class Approver:
     """Looks at studies with this site's rules, data and keys."""
 
@@ -66,12 +72,23 @@ class Approver:
         held = self._studies.get(digest)
         if held is None:
             if self._policy.studies != "by-rule":
-                raise Rejected(f"studies: nobody here has approved study {digest[:16]}; it waits for `unseen join --approve study.json`")
+                self._keep_waiting(digest, signed_study)
+                raise NotApproved(
+                    f"studies: nobody here has approved study {digest[:16]}; a person at the site must (`unseen study approve`)"
+                )
             held = self.approve(signed_study, by_hand=False)
         self.check(held)
         if held.study.digest != digest:
             raise Rejected("study: the question names another one than it brings")
         return held
+
+    def _keep_waiting(self, digest: str, signed_study: bytes) -> None:
+        """So that a person here can look at what the server wants to begin."""
+        with contextlib.suppress(BadInput, Rejected, OSError):
+            study = read_signed_study(signed_study, self._kit.server_key)
+            self._refuse_other_place(study)
+            if study.digest == digest:
+                self._studies.keep_waiting(study.digest, signed_study)
 
     def approve(self, signed_study: bytes, by_hand: bool) -> HeldStudy:
         """Check the study against everything this site knows, sign it and keep it."""
@@ -87,10 +104,11 @@ class Approver:
             self._refuse_beyond_rules(study)
             self._check(study, known=self._studies.known_keys)
         train, validation = self._announced(study)
-        approval = approve(study, self._kit.client, train, validation, self._kit.signing)
+        box = X25519PrivateKey.generate() if study.sums else None
+        approval = approve(study, self._kit.client, train, validation, self._kit.signing, public_hex(box) if box else None)
         self._ledger.append([{"kind": "approval", "study": study.digest, "by": "hand" if by_hand else "rule", "data": self._data,
                               "split": _split(study), "train": train, "validation": validation}])  # fmt: skip
-        return self._studies.put(study, approval)
+        return self._studies.put(study, approval, box)
 
     def check(self, held: HeldStudy) -> None:
         """A study that was approved under earlier rules must keep those of today."""

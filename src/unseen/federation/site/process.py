@@ -22,8 +22,10 @@ from unseen.data.domain import DomainDataset
 from unseen.engines.child import end_with_parent
 from unseen.engines.frames import answer_stream, read_frame, write_frame
 from unseen.errors import BadInput
+from unseen.federation.activity import Observer
 from unseen.federation.kits import open_kit
 from unseen.federation.messages import SignedMessage
+from unseen.federation.site.by_hand import WHILE_AT_WORK
 from unseen.federation.site.policy import Rejected, read_policy
 from unseen.federation.site.responder import Responder
 
@@ -42,7 +44,7 @@ def site_data(spec: str, domain: str | None, client: str, size: int | None = Non
     return dataclasses.replace(dataset, domains=(dataclasses.replace(own, name=client),))
 
 
-def _set_up(settings: dict[str, Any]) -> tuple[Responder, dict[str, Any]]:
+def _set_up(settings: dict[str, Any], observer: Observer) -> tuple[Responder, dict[str, Any]]:
     folder = Path(settings["folder"])
     kit = open_kit(Path(settings["kit"]), folder)
     dataset = site_data(settings["data"], settings["domain"], kit.client, settings["size"])
@@ -50,7 +52,7 @@ def _set_up(settings: dict[str, Any]) -> tuple[Responder, dict[str, Any]]:
     if not report.ok:
         raise BadInput([f"the data: {finding.message}" for finding in report.errors])
     policy = read_policy(Path(settings["policy"]) if settings["policy"] else None)
-    responder = Responder(kit, dataset, policy, folder, settings["evaluates"], settings["device"], settings.get("hellos", 0))
+    responder = Responder(kit, dataset, policy, folder, settings["evaluates"], settings["device"], settings.get("hellos", 0), observer)
     try:
         approved = [responder.approve(_file(name)) for name in settings["approve"]]
     except Rejected as refusal:
@@ -66,7 +68,7 @@ def _alone(folder: Path) -> Iterator[None]:
         with FileLock(folder / ".site.lock", timeout=_PATIENCE, mode=0o600):
             yield
     except Timeout:
-        raise BadInput(f"{folder} is in use by another `unseen join`; stop that one first") from None
+        raise BadInput(f"{folder} is in use by another `unseen join`; {WHILE_AT_WORK}") from None
 
 
 def _file(name: str) -> bytes:
@@ -84,7 +86,7 @@ def main() -> None:
     settings, _ = read_frame(sys.stdin.buffer)
     try:
         with _alone(Path(settings["folder"])):
-            responder, about = _set_up(settings)
+            responder, about = _set_up(settings, lambda event: write_frame(answers, {"told": dataclasses.asdict(event)}))
             write_frame(answers, about)
             _answer_all(responder, answers)
     except BadInput as bad:
@@ -98,8 +100,12 @@ def _answer_all(responder: Responder, answers: IO[bytes]) -> None:
             header, payload = read_frame(sys.stdin.buffer)
         except EOFError:
             return
-        signed = responder.answer(SignedMessage(header["header"], payload, bytes.fromhex(header["signature"])))
         try:
+            if "approvals" in header:
+                responder.take_up_approvals()
+                write_frame(answers, {"at_rest": responder.at_rest})
+                continue
+            signed = responder.answer(SignedMessage(header["header"], payload, bytes.fromhex(header["signature"])))
             about = {"header": signed.header, "signature": signed.signature.hex(), "at_rest": responder.at_rest, "hellos": responder.hellos}
             write_frame(answers, about, signed.payload)
             del payload, signed  # a model must not lie here until the next question comes

@@ -8,7 +8,6 @@ gave itself.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import re
@@ -17,32 +16,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from unseen.codec import CodecError, hints_of, tensors_in
+from unseen.codec import CodecError
 from unseen.data.domain import DomainDataset
 from unseen.engines.checking import Checker, outline_from_plain, refuse_other_forms
 from unseen.engines.cohort import SCORING_ASK
 from unseen.engines.tasks import Place, TaskRunner, find_task
 from unseen.errors import BadInput, RefusedReply
+from unseen.federation.activity import Observer, nobody
 from unseen.federation.cards import as_agreed, card_of, site_world
 from unseen.federation.kits import Kit
 from unseen.federation.messages import Bytes, Message, SignedMessage, open_message, question_id, sign
 from unseen.federation.site.approving import Approver, experiment_of
 from unseen.federation.site.bounds import BoundedClient, TimeLimit
 from unseen.federation.site.budget import Budget
+from unseen.federation.site.by_hand import note_outcome, pending, read_by_hand
+from unseen.federation.site.contents import content_of, network_of, sha256_of
 from unseen.federation.site.ledger import Ledger
 from unseen.federation.site.policy import Policy, Rejected
 from unseen.federation.site.privacy import privatised
 from unseen.federation.site.same_data import content_hash, refuse_other_data
 from unseen.federation.site.studies import HeldStudy, SiteStudies
 from unseen.federation.site.summing import LAST_STEP, WORDS, SumStep, taking_part_in
+from unseen.federation.site.telling import Telling
 from unseen.federation.study.approvals import read_approvals
 from unseen.federation.study.rehearsal import hash_of_state
 from unseen.federation.study.study import phase_of
-from unseen.federation.sums.site import STEPS
+from unseen.federation.sums.context import STEPS
 from unseen.method import task_types
-from unseen.payload import OF_A_NETWORK, Declaration, Payload, carried, declarations, refuse_unusable
+from unseen.payload import OF_A_NETWORK, Payload, carried, declarations, refuse_unusable
 from unseen.runs.memory import FILE_OF_MEMORY, MemoryStore
 
 __all__ = ["Responder"]
@@ -74,6 +75,7 @@ class Responder:
         evaluates: bool = False,
         device: str = "auto",
         hellos: int = 0,
+        observer: Observer = nobody,
     ) -> None:
         self._kit, self._dataset, self._policy, self._folder = kit, dataset, policy, folder
         self._evaluates, self._device = evaluates, device
@@ -88,6 +90,7 @@ class Responder:
         self._runner: tuple[str, TaskRunner] | None = None
         self._clock = TimeLimit()
         self.hellos = hellos  # that were answered since this site joined
+        self._tell = Telling(observer, evaluates)
 
     def _spent(self) -> list[tuple[float, int]]:
         """How many answers over these data left with which noise, as the ledger has it."""
@@ -102,7 +105,19 @@ class Responder:
 
     def approve(self, signed_study: bytes) -> str:
         """A person at this site approves a study; returns its name."""
-        return self._approver.approve(signed_study, by_hand=True).study.digest
+        held = self._approver.approve(signed_study, by_hand=True)
+        self._tell.of("approved", held, text="by a person here")
+        return held.study.digest
+
+    def take_up_approvals(self) -> None:
+        """What people have approved while this site was at work. Each file goes, and what came of it is written beside it."""
+        for file in pending(self._folder):
+            try:
+                self.approve(read_by_hand(file, self._kit))
+                note_outcome(file, None)
+            except (Rejected, BadInput) as refusal:
+                self._tell.note("refused", f"approving a study: {refusal}")
+                note_outcome(file, str(refusal))
 
     def answer(self, signed: SignedMessage) -> SignedMessage:
         """The site's answer, whatever the question: the work done, or a refusal that names its rule."""
@@ -110,20 +125,24 @@ class Responder:
             message = open_message(signed, self._kit.server_key, "question", _MOST_BYTES)
             self._refuse_stray(message.header)
         except (Rejected, RefusedReply) as refusal:
+            self._tell.note("refused", f"a message that is no question to this site: {refusal}")
             return self._signed({"question": "", "status": "refused", "reason": str(refusal)})
         question = question_id(message)
+        self._tell.begin()
         try:
             if isinstance(receipt := message.header.get("receipt"), dict):
                 self._ledger.take_receipt(receipt)
             return self._answered(message, question)
         except (Rejected, RefusedReply, BadInput) as refusal:
-            log.warning("refused: %s", refusal)
+            self._tell.refusal(refusal, message.header)
             self._note_refusal(message.header, question, str(refusal))
             outcome = {"status": "refused", "reason": str(refusal)}
         except OSError as error:
+            self._tell.failure(f"the disk: {error.strerror}", message.header)
             log.exception("failed")
             outcome = {"status": "failed", "reason": f"the disk: {error.strerror}"}
         except Exception as error:  # what went wrong may tell of the data, so only its kind leaves
+            self._tell.failure(type(error).__name__, message.header)
             log.exception("failed")
             outcome = {"status": "failed", "reason": "an error" if self._policy.privacy.on else type(error).__name__}
         return self._signed({"question": question, **outcome})
@@ -133,7 +152,9 @@ class Responder:
             case "hello":
                 return self._signed({"question": question, "status": "ok", "card": self._hello(question)})
             case "begin":
+                known = self._studies.get(_digest(message.header)) is not None
                 held = self._approver.begin(_digest(message.header), bytes(message.payload))
+                self._tell.of("note" if known else "approved", held, text="begins" if known else "by this site's rules")
                 return self._signed({"question": question, "status": "ok", "approval": held.approval.plain()})
             case "agreed":
                 self._agree(self._held(message.header), bytes(message.payload))
@@ -165,9 +186,9 @@ class Responder:
             raise Rejected("hello: it was asked too often")
         card = card_of(self._dataset, self._evaluates)
         data = json.dumps(card).encode()
-        self._ledger.append(
-            [{"question": question, "task": "hello", "field": "card", "kind": "text", "bytes": len(data), "sha256": _hash(data)}]
-        )
+        entry = {"question": question, "task": "hello", "field": "card", "kind": "text", "bytes": len(data), "sha256": sha256_of(data)}
+        self._ledger.append([entry])
+        self._tell.note("answered", "what kind of data there are (card)", "hello", len(data))
         return card
 
     def _held(self, header: Mapping[str, Any]) -> HeldStudy:
@@ -195,7 +216,9 @@ class Responder:
         self._refuse_unplanned(held, place, step)
         given = held.open_place(place, step, question)
         if given is not None:
+            self._tell.of("again", held, place, step, len(given.payload))
             return self._signed(given.header, given.payload)
+        self._tell.of("asked", held, place, step, len(message.payload))
         if step not in (0, WORDS):
             return self._small_step(held, place, step, question, bytes(message.payload))
         runner, memory = self._runner_for(held), self._memory(held, place, header["versions"])
@@ -246,7 +269,7 @@ class Responder:
         summing = self._sum(held, place)
         answer = summing.answer(step, payload)
         about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask, "field": STEPS[step]}
-        entry = {**about, "kind": "sum", "bytes": len(answer), "sha256": _hash(answer)}
+        entry = {**about, "kind": "sum", "bytes": len(answer), "sha256": sha256_of(answer)}
         signed = self._let_out(held, place, step, question, [entry], answer, {})
         if step == LAST_STEP:
             summing.forget()
@@ -326,12 +349,12 @@ class Responder:
         if not privacy.on:
             del spent["epsilon"]
         for one in fields:
-            shape, sha256 = _content(up, one.field)
+            shape, sha256 = content_of(up, one.field)
             about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask}
             about |= {"task": held.study.task_at(place.round, place.ask), "field": one.field, "kind": one.kind, "shape": shape}
             about |= {"bytes": one.bytes, "sha256": sha256, **spent}
             about |= {"masked": True} if planned[one.field].summed else {}
-            entries.append(about | _network(declarations(type(up))[one.field]))
+            entries.append(about | network_of(declarations(type(up))[one.field]))
         return entries
 
     def _let_out(
@@ -350,7 +373,10 @@ class Responder:
         header: dict[str, Any] = {"question": question, "status": "ok", "staged": staged, **({"epsilon": epsilon[0]} if epsilon else {})}
         ends = place.ask == SCORING_ASK and place.round == held.study.rounds
         held.keep_answer(place, step, Message(header, payload), sum(entry["bytes"] for entry in entries), ends)
-        log.info("round %d: %s answered, %d bytes", place.round, held.study.task_at(place.round, place.ask), len(payload))
+        fields = ", ".join(dict.fromkeys(str(entry["kind"]) for entry in entries))
+        self._tell.of("answered", held, place, step, len(payload), fields or "nothing but that it is done")
+        if ends:
+            self._tell.of("ended", held)
         return self._signed(header, payload)
 
 
@@ -371,24 +397,3 @@ def _place(header: Mapping[str, Any]) -> tuple[Place, int]:
     if not (0 <= header["round"] < 10**6 and -1 <= header["ask"] < 1000 and header["ask"] != 0 and 0 <= header["step"] < 10):
         raise Rejected("question: its place is out of range")
     return Place(header["round"], header["ask"]), header["step"]
-
-
-def _content(up: Payload, field: str) -> tuple[list[int] | str, str]:
-    """The shape of a field's tensor, or how many there are, and the hash of its bytes."""
-    value = getattr(up, field)
-    tensors = [tensor.detach().cpu().contiguous() for _, tensor in tensors_in(value, hints_of(type(up))[field])]
-    if not tensors:
-        return [], _hash(json.dumps(value).encode())
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return (f"{len(tensors)} tensors" if len(tensors) > 1 else list(tensors[0].shape)), digest.hexdigest()
-
-
-def _network(told: Declaration) -> dict[str, str]:
-    """Of which network, and of which part of it, a field holds weights, as it declares."""
-    return {"network": told.role, "part": told.part} if told.kind in OF_A_NETWORK else {}
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -13,18 +13,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
 from unseen.engines.frames import frame_parts, read_frame
 from unseen.engines.tasks import Place
 from unseen.errors import BadInput
 from unseen.federation.messages import Message
+from unseen.federation.site.by_hand import waiting_file
 from unseen.federation.site.policy import Rejected
 from unseen.federation.study.approvals import Approval, read_approval, read_approvals
 from unseen.federation.study.study import Study, read_study
-from unseen.files import write_atomically
+from unseen.files import OWNER_ALONE, write_atomically
 
 __all__ = ["HeldStudy", "SiteStudies"]
 
 _KEPT_ROUNDS = 2  # a server that goes back to its last checkpoint but one asks for these again
+_MOST_WAITING = 8  # studies that nobody has approved
+_BOX = "box.secret"
 _SCORE_IS_LAST = 10**6  # a round's score is asked for after everything else in it
 
 
@@ -46,7 +51,7 @@ class HeldStudy:
         self.folder, self.study, self.approval = folder, study, approval
         self.memory = folder / "memory"
         self._answers = folder / "answers"
-        self._file = folder / "progress.json"
+        self._file, self._box = folder / "progress.json", folder / _BOX
         self.progress = Progress()
         with contextlib.suppress(FileNotFoundError):
             try:
@@ -93,6 +98,14 @@ class HeldStudy:
         if ends:
             shutil.rmtree(self.memory, ignore_errors=True)
             shutil.rmtree(self.folder / "sums", ignore_errors=True)
+            self._box.unlink(missing_ok=True)
+
+    def box(self) -> bytes:
+        """The private key that this site made for the sums of this study."""
+        try:
+            return self._box.read_bytes()
+        except FileNotFoundError:
+            raise Rejected("secure sums: this site's key for the sums of this study is gone; propose the study anew") from None
 
     def sum_file(self, place: Place) -> Path:
         """Where the site's secrets of a sum lie between its steps."""
@@ -136,7 +149,7 @@ class SiteStudies:
     """All studies of a site, and the keys of other sites that its people have seen."""
 
     def __init__(self, folder: Path, members: Mapping[str, str]) -> None:
-        self._folder, self._known = folder / "studies", folder / "known_sites.json"
+        self._folder, self._known, self._waiting = folder / "studies", folder / "known_sites.json", folder / "waiting"
         self._held: dict[str, HeldStudy] = {}
         self.known_keys: set[str] = {*members.values()}
         with contextlib.suppress(FileNotFoundError):
@@ -172,15 +185,25 @@ class SiteStudies:
                 if json.loads(file.read_text())["ended"] is True:
                     shutil.rmtree(file.parent / "answers", ignore_errors=True)
 
-    def put(self, study: Study, approval: Approval) -> HeldStudy:
-        """Keep an approved study. The approval is written last: without it there is none."""
+    def put(self, study: Study, approval: Approval, box: X25519PrivateKey | None) -> HeldStudy:
+        """Keep an approved study, and the key for its sums. The approval is written last: without it there is none."""
         self._sweep()
         folder = self._folder / study.digest
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(folder / "study.json", study.text)
+        if box is not None:
+            write_atomically(folder / _BOX, box.private_bytes_raw(), OWNER_ALONE)
         write_atomically(folder / "approval.json", json.dumps(approval.plain()))
         self._held[study.digest] = HeldStudy(folder, study, approval)
+        waiting_file(self._folder.parent, study.digest).unlink(missing_ok=True)
         return self._held[study.digest]
+
+    def keep_waiting(self, digest: str, signed_study: bytes) -> None:
+        """A study that the server wants to begin and nobody here has approved. The newest few are kept."""
+        self._waiting.mkdir(exist_ok=True, mode=0o700)
+        write_atomically(waiting_file(self._folder.parent, digest), signed_study)
+        for old in sorted(self._waiting.glob("*.json"), key=lambda file: file.stat().st_mtime)[:-_MOST_WAITING]:
+            old.unlink(missing_ok=True)
 
     def know(self, study: Study) -> None:
         """A person has seen who takes part: from now on these keys are known here."""

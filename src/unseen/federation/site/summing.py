@@ -1,4 +1,4 @@
-"""A secure sum at a site: its keys, its shares, its masked answer, its consent and its unmasking, one step a question."""
+"""A secure sum at a site: its keys and shares, its masked answer, its consent and its unmasking, one step a question."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from unseen.engines.cohort import taking_part_of
 from unseen.engines.tasks import Place
 from unseen.errors import BadInput
-from unseen.federation.keys import read_public
 from unseen.federation.site.policy import Rejected
 from unseen.federation.site.studies import HeldStudy
+from unseen.federation.study.sum_context import sum_context
 from unseen.federation.sums.context import FEWEST_SITES, SumContext
 from unseen.federation.sums.encoding import encode_answer
 from unseen.federation.sums.site import SiteSum
@@ -23,7 +23,7 @@ from unseen.state import Entries
 
 __all__ = ["LAST_STEP", "WORDS", "SumStep", "context_of", "taking_part_in"]
 
-WORDS, LAST_STEP = 3, 5
+WORDS, LAST_STEP = 2, 4
 
 
 def taking_part_in(held: HeldStudy, round_number: int) -> list[str]:
@@ -35,11 +35,8 @@ def taking_part_in(held: HeldStudy, round_number: int) -> list[str]:
 
 def context_of(held: HeldStudy, place: Place, minimum_clients: int) -> SumContext:
     """Who is in the sum, by key and announced weight: from the study and its approvals, never from a question."""
-    names = taking_part_in(held, place.round)
-    keys = {name: read_public(held.study.participants[name].signing) for name in names}
     try:
-        counts = {name: held.agreed[name].train or 0 for name in names}
-        return SumContext(held.study.digest, place.round, place.ask, keys, counts, max(FEWEST_SITES, minimum_clients))
+        return sum_context(held.study, held.agreed, taking_part_in(held, place.round), place, max(FEWEST_SITES, minimum_clients))
     except BadInput as bad:
         raise Rejected(f"secure sums: {bad}") from bad
 
@@ -59,9 +56,8 @@ class SumStep:
         going = self._going()
         steps: dict[int, Callable[[], bytes]] = {
             1: going.keys,
-            2: lambda: going.shares(content),
-            4: lambda: going.consent(content),
-            5: lambda: going.unmask(content),
+            3: lambda: going.consent(content),
+            4: lambda: going.unmask(content),
         }
         answer = steps[step]()
         self._keep(going)
@@ -72,7 +68,7 @@ class SumStep:
     ) -> bytes:
         """The site's answer under masks. `work` gives the question and the answer to it."""
         going = self._going()
-        going.take_shares(content, hashlib.sha256(asked).digest())
+        going.take_keys(content, hashlib.sha256(asked).digest())
         self._keep(going)  # not after the masks are on: a site that is killed then gives the answer on its disk, or masks another, once
         down, up = work()
         return going.mask(encode_answer(up, down, self._context, self.site, entries))
@@ -87,7 +83,7 @@ class SumStep:
 
     def _going(self) -> SiteSum:
         file = self.held.sum_file(self.place)
-        return SiteSum(self._context, self.site, self.key, file.read_bytes() if file.exists() else None)
+        return SiteSum(self._context, self.site, self.key, self.held.box(), file.read_bytes() if file.exists() else None)
 
     def _keep(self, going: SiteSum) -> None:
         write_atomically(self.held.sum_file(self.place), going.to_bytes(), OWNER_ALONE)

@@ -4,37 +4,47 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from unseen.errors import BadInput
-from unseen.federation.keys import read_public
+from unseen.federation.keys import read_public, read_public_box
 from unseen.federation.study.study import Study
 
 __all__ = ["Approval", "approve", "read_approvals"]
 
 _MOST = 10**9  # samples
+_UNTOLD = (10**6, 10**6)  # of a site that keeps its counts to itself
 
 
 @dataclass(frozen=True)
 class Approval:
-    """One site agrees to one study. The counts are those that it lets out; None where its policy keeps them."""
+    """One site agrees to one study. The counts are those that it lets out; None where its policy keeps them.
+
+    For secure sums a site gives a key that it made for this study: other sites encrypt with it what the server must not read.
+    """
 
     study: str
     site: str
     train: int | None
     validation: int | None
+    box: str | None = None  # X25519, hexadecimal; none where the study has no sums
     signature: str = ""
 
     def plain(self) -> dict[str, Any]:
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if key != "box" or value is not None}
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Of training and of validation samples."""
+        return _UNTOLD if self.train is None or self.validation is None else (self.train, self.validation)
 
     @property
     def _signed_bytes(self) -> bytes:
-        told = {key: value for key, value in asdict(self).items() if key != "signature"}
+        told = {key: value for key, value in self.plain().items() if key != "signature"}
         return b"unseen approval 1 " + json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
 
     def refuse_forged(self, study: Study) -> None:
@@ -45,12 +55,14 @@ class Approval:
             read_public(study.participants[self.site].signing).verify(bytes.fromhex(self.signature), self._signed_bytes)
         except (InvalidSignature, ValueError):
             raise BadInput(f"the approval of {self.site!r} does not bear its signature") from None
+        if self.box is not None:
+            read_public_box(self.box)
 
 
-def approve(study: Study, site: str, train: int | None, validation: int | None, key: Ed25519PrivateKey) -> Approval:
+def approve(study: Study, site: str, train: int | None, validation: int | None, key: Ed25519PrivateKey, box: str | None = None) -> Approval:
     """This site's approval, signed."""
-    draft = Approval(study.digest, site, train, validation)
-    return Approval(study.digest, site, train, validation, key.sign(draft._signed_bytes).hex())
+    draft = Approval(study.digest, site, train, validation, box)
+    return replace(draft, signature=key.sign(draft._signed_bytes).hex())
 
 
 def read_approvals(told: Any, study: Study) -> dict[str, Approval]:
@@ -68,8 +80,8 @@ def read_approvals(told: Any, study: Study) -> dict[str, Approval]:
 def read_approval(told: Any) -> Approval:
     """An approval from plain values; its signature is not looked at yet."""
     keys = Approval.__dataclass_fields__.keys()
-    texts = ("study", "site", "signature")
-    whole = isinstance(told, Mapping) and told.keys() == keys and all(isinstance(told[key], str) for key in texts)
+    texts = ("study", "site", "signature", *(["box"] if isinstance(told, Mapping) and "box" in told else []))
+    whole = isinstance(told, Mapping) and told.keys() | {"box"} == keys and all(isinstance(told[key], str) for key in texts)
     if not whole or not all(told[k] is None or (type(told[k]) is int and 0 <= told[k] <= _MOST) for k in ("train", "validation")):
         raise BadInput("an approval cannot be read")
     return Approval(**told)

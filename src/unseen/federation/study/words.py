@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unseen.federation.study.study import Leaving, Study
+from unseen.federation.activity import amount
+from unseen.federation.study.study import Leaving, Study, phase_of
+from unseen.federation.sums.context import STEPS
 
-__all__ = ["StudyInWords", "amount", "in_words"]
+__all__ = ["StudyInWords", "in_words", "task_in_words"]
 
 _KINDS = {
     "model": "the weights of a network",
@@ -77,16 +79,12 @@ def in_words(study: Study) -> StudyInWords:
     )
 
 
-def amount(size: float) -> str:
-    """Bytes as people say them.
-
-    >>> amount(800), amount(45_000_000), amount(3_200_000_000)
-    ('800 bytes', '45 MB', '3.2 GB')
-    """
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size:g} bytes"
+def task_in_words(study: Study, round_number: int, ask: int, step: int = 0) -> str:
+    """What is asked at a place of a study."""
+    task = (
+        "score" if phase_of(round_number, ask) == "score" else study.task_at(round_number, ask) or "a question that the study does not have"
+    )
+    return f"{task}, {STEPS.get(step, 'a step')} of a sum" if step else task
 
 
 def _leaves(row: Leaving, study: Study) -> tuple[str, str, str, str]:

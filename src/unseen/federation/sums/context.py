@@ -16,17 +16,19 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from unseen.errors import BadInput, RefusedReply
+from unseen.federation.sums.partners import MOST_WITH_EVERYONE, partners_of
 
-__all__ = ["FEWEST_SITES", "SumContext", "derive", "digest", "hex_bytes", "pack", "unpack"]
+__all__ = ["FEWEST_SITES", "STEPS", "SumContext", "derive", "digest", "hex_bytes", "pack", "unpack"]
 
 FEWEST_SITES = 3
+STEPS = {1: "keys", 2: "words", 3: "consent", 4: "unmask"}
 _LARGEST_NOTE = 64 * 2**20  # bytes of keys, shares, survivors and signatures
 _HEX = re.compile(r"(?:[0-9a-f]{2})*")
 
 
 @dataclass(frozen=True)
 class SumContext:
-    """One sum: its place in the study, the sites that are asked with their signing keys, and the samples that each site announced.
+    """One sum: its place in the study, the sites that are asked with their keys, and the samples that each site announced.
 
     All of it comes from the study and its approvals, never from a question. What a site signs or derives holds for this context alone.
     """
@@ -35,6 +37,7 @@ class SumContext:
     round: int
     ask: int
     sites: Mapping[str, Ed25519PublicKey]
+    boxes: Mapping[str, bytes]  # X25519, of this study alone: shares for a site are encrypted with it
     counts: Mapping[str, int]  # the most that each site may weigh, where answers are weighed by samples
     fewest: int = FEWEST_SITES  # that a site wants in the sum: its own rule, so not part of what all agree on
 
@@ -45,6 +48,8 @@ class SumContext:
             )
         if len(self.sites) < self.fewest:
             raise BadInput(f"a secure sum of {len(self.sites)} sites; this site's minimum_clients asks for {self.fewest}")
+        if self.boxes.keys() != self.sites.keys():
+            raise BadInput("a secure sum needs a key of each of its sites to encrypt shares with")
         if self.counts.keys() != self.sites.keys() or any(count < 0 for count in self.counts.values()):
             raise BadInput("a secure sum needs the number of samples of each of its sites")
 
@@ -53,6 +58,32 @@ class SumContext:
         """More than two thirds of the sites: so many must go through every step."""
         return 2 * len(self.sites) // 3 + 1
 
+    @property
+    def steps(self) -> list[int]:
+        """The steps of this sum. Where every site is needed, the survivors can only be all of them, and there is nothing to consent to."""
+        return [step for step, name in STEPS.items() if name != "consent" or self.threshold < len(self.sites)]
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """Where a site's shares lie on the polynomials."""
+        return {name: number for number, name in enumerate(sorted(self.sites), start=1)}
+
+    @cached_property
+    def partners(self) -> dict[str, list[str]]:
+        """With whom each site masks and shares."""
+        return partners_of(sorted(self.sites), self.digest)
+
+    def holders(self, site: str) -> list[str]:
+        """Who holds shares of this site's secrets: its partners and itself. It holds shares of the same sites."""
+        return sorted([site, *self.partners[site]])
+
+    @property
+    def shares_needed(self) -> int:
+        """How many shares give a secret back: as many as sites are needed; on a ring, more than two thirds of those who hold one."""
+        if len(self.sites) <= MOST_WITH_EVERYONE:
+            return self.threshold
+        return 2 * (len(self.partners[min(self.sites)]) + 1) // 3 + 1
+
     def total(self, weighed: bool) -> int:
         """At least the sum of all sites' weights."""
         return max(1, sum(self.counts.values())) if weighed else len(self.sites)
@@ -60,7 +91,8 @@ class SumContext:
     @cached_property
     def digest(self) -> bytes:
         keys = {site: key.public_bytes_raw().hex() for site, key in self.sites.items()}
-        return digest(pack([self.study, self.round, self.ask, keys, dict(self.counts)]))
+        boxes = {site: box.hex() for site, box in self.boxes.items()}
+        return digest(pack([self.study, self.round, self.ask, keys, boxes, dict(self.counts)]))
 
     def sign(self, purpose: str, content: bytes, key: Ed25519PrivateKey) -> bytes:
         return key.sign(self._signed(purpose, content))
@@ -73,12 +105,12 @@ class SumContext:
         return True
 
     def _signed(self, purpose: str, content: bytes) -> bytes:
-        return f"unseen sum 1 {purpose} ".encode() + self.digest + digest(content)
+        return f"unseen sum 2 {purpose} ".encode() + self.digest + digest(content)
 
 
 def derive(secret: bytes, label: str, *context: bytes, length: int = 32) -> bytes:
     """Bytes for one use, from a secret and everything that they are to hold for."""
-    return HKDF(SHA256(), length, salt=None, info=f"unseen sum 1 {label} ".encode() + digest(*context)).derive(secret)
+    return HKDF(SHA256(), length, salt=None, info=f"unseen sum 2 {label} ".encode() + digest(*context)).derive(secret)
 
 
 def digest(*parts: bytes) -> bytes:

@@ -1,13 +1,7 @@
-"""The sites that sent keys for a sum, and who of them masks with whom and holds shares of whose secrets.
-
-Up to 32 sites everyone does with everyone (Bonawitz et al., CCS 2017). Above that each site has some partners alone (SecAgg+: Bell et
-al., CCS 2020), on a ring whose order comes from all sites' keys of this sum.
-"""
+"""The sites that are in a sum, with the keys that each made for it."""
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,10 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from unseen.errors import RefusedReply
 from unseen.federation.sums.context import SumContext, digest, hex_bytes, pack
 
-__all__ = ["MOST_WITH_EVERYONE", "PublicKeys", "Roster", "partners_of"]
+__all__ = ["PublicKeys", "Roster"]
 
-MOST_WITH_EVERYONE = 32
-_ENTRIES = ("mask", "box", "seal")
+_ENTRIES = ("mask", "seal")
 _ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(32))
 
 
@@ -31,14 +24,13 @@ class PublicKeys:
     """What a site shows of its secrets for one sum, signed by it."""
 
     mask: bytes  # X25519: agrees on masks
-    box: bytes  # X25519: encrypts shares
     seal: bytes  # SHA-256 of its own mask's seed, by which a wrong share of it is found out
     signature: bytes
 
     @classmethod
-    def signed(cls, mask: bytes, box: bytes, seal: bytes, context: SumContext, site: str, key: Ed25519PrivateKey) -> Self:
-        unsigned = cls(mask, box, seal, b"")
-        return cls(mask, box, seal, context.sign("keys", unsigned._content(site), key))
+    def signed(cls, mask: bytes, seal: bytes, context: SumContext, site: str, key: Ed25519PrivateKey) -> Self:
+        unsigned = cls(mask, seal, b"")
+        return cls(mask, seal, context.sign("keys", unsigned.content(site), key))
 
     def plain(self) -> dict[str, str]:
         return {name: getattr(self, name).hex() for name in (*_ENTRIES, "signature")}
@@ -49,20 +41,20 @@ class PublicKeys:
         signature = hex_bytes({"": plain.get("signature")} if isinstance(plain, dict) else None, [""], 64, "keys")[""]
         rest = {name: value for name, value in plain.items() if name != "signature"}
         keys = cls(**hex_bytes(rest, _ENTRIES, 32, "keys"), signature=signature)
-        if not context.is_signed("keys", keys._content(site), site, keys.signature):
+        if not context.is_signed("keys", keys.content(site), site, keys.signature):
             raise RefusedReply(f"keys that {site} did not sign for this sum")
-        _refuse_weak(keys.mask, keys.box)
+        _refuse_weak(keys.mask)
         return keys
 
-    def _content(self, site: str) -> bytes:
+    def content(self, site: str) -> bytes:
+        """What is signed, and what the boxes of this site are bound to."""
         return pack([site, *(getattr(self, name).hex() for name in _ENTRIES)])
 
 
-def _refuse_weak(*keys: bytes) -> None:
+def _refuse_weak(key: bytes) -> None:
     """A key of low order agrees with every other on the same, and the library refuses to: it would stop all who must use it."""
     try:
-        for key in keys:
-            _ANY_KEY.exchange(X25519PublicKey.from_public_bytes(key))
+        _ANY_KEY.exchange(X25519PublicKey.from_public_bytes(key))
     except ValueError:
         raise RefusedReply("keys that agree on nothing") from None
 
@@ -76,10 +68,8 @@ class Roster:
             raise RefusedReply(
                 f"a secure sum with the keys of {len(self.names)} of {len(context.sites)} sites; {context.threshold} are needed"
             )
-        shown = [key for one in keys.values() for key in (one.mask, one.box)]
-        if len(set(shown)) < len(shown):
+        if len({one.mask for one in keys.values()}) < len(keys):
             raise RefusedReply("a secure sum in which a key is there twice")
-        self.number = {name: number for number, name in enumerate(self.names, start=1)}  # where its shares lie on the polynomials
 
     @classmethod
     def read(cls, context: SumContext, plain: Any) -> Roster:
@@ -94,39 +84,13 @@ class Roster:
     def digest(self) -> bytes:
         return digest(self.context.digest, pack(self.plain()))
 
-    @cached_property
-    def partners(self) -> dict[str, list[str]]:
-        return partners_of(self.names, self.digest)
-
-    @property
-    def threshold(self) -> int:
-        """How many shares give a secret back: as many as sites are needed; on a ring, more than two thirds of those who hold one."""
-        if len(self.names) <= MOST_WITH_EVERYONE:
-            return self.context.threshold
-        return 2 * (len(self.partners[self.names[0]]) + 1) // 3 + 1
-
-    def holders(self, site: str) -> list[str]:
-        """Who holds shares of this site's secrets: its partners and itself. It holds shares of the same sites."""
-        return sorted([site, *self.partners[site]])
+    def partners(self, site: str) -> list[str]:
+        """Those of a site's partners that are in the sum."""
+        return [name for name in self.context.partners[site] if name in self.keys]
 
     def refuse_too_few(self, site: str, names: Iterable[str], what: str) -> None:
         """RefusedReply unless enough sites are there, and enough of those who share with this one."""
         there = set(names)
         needed = max(self.context.threshold, self.context.fewest)
-        if len(there) < needed or len(there.intersection(self.holders(site))) < self.threshold:
+        if len(there) < needed or len(there.intersection(self.context.holders(site))) < self.context.shares_needed:
             raise RefusedReply(f"a secure sum of {len(there)} {what}; {needed} of {len(self.context.sites)} are needed")
-
-
-def partners_of(names: list[str], seed: bytes) -> dict[str, list[str]]:
-    """For each site, with whom it masks and shares. Every pair knows of each other.
-
-    >>> partners_of(["a", "b", "c"], b"")
-    {'a': ['b', 'c'], 'b': ['a', 'c'], 'c': ['a', 'b']}
-    """
-    number = len(names)
-    if number <= MOST_WITH_EVERYONE:
-        return {name: [other for other in names if other != name] for name in names}
-    ring = sorted(names, key=lambda name: hashlib.sha256(seed + name.encode()).digest())
-    reach = 2 * math.ceil(math.log2(number)) + 4  # to either side: 32 partners of 33 to 64 sites, 48 of 1000
-    around = [step for step in range(-reach, reach + 1) if step]
-    return {name: sorted({ring[(at + step) % number] for step in around} - {name}) for at, name in enumerate(ring)}

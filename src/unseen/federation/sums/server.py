@@ -1,7 +1,7 @@
 """The server's side of one sum: it passes on what the sites tell each other, adds up masked words, and takes the masks off the sum.
 
 A step is asked with `questions`, each answer goes to `take` (or `miss` says why there is none), and `advance` ends it. A site that
-fails in steps 1 to 3 is left out of the sum. One that fails later is in it: its masks come off by the shares that others hold.
+fails in steps 1 and 2 is left out of the sum. One that fails later is in it: its masks come off by the shares that others hold.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from functools import cached_property
 from typing import Any
 
 from unseen.errors import NoReplies, RefusedReply
-from unseen.federation.sums.context import SumContext, hex_bytes, pack, unpack
+from unseen.federation.sums.context import STEPS, SumContext, hex_bytes, pack, unpack
 from unseen.federation.sums.roster import PublicKeys, Roster
 from unseen.federation.sums.shamir import BYTES_OF_SHARE, PRIME, recover
-from unseen.federation.sums.site import STEPS, bound_to
+from unseen.federation.sums.site import bound_to
 from unseen.federation.sums.site_secrets import BYTES_OF_BOX, fits_mask_key, fits_seal, pair_key, self_key
 from unseen.federation.sums.words import Form, Words, add_streams
 
 __all__ = ["DONE", "ServerSum"]
 
-DONE = len(STEPS) + 1
+DONE = max(STEPS) + 1
+_WORDS = 2  # the step that brings answers
 
 
 class ServerSum:
     """One sum, from its first question or from its own bytes: a restarted server asks again what it asked, and goes on."""
 
     def __init__(self, context: SumContext, asked: bytes, state: bytes | None = None, words: bytes = b"", fewest: int = 0) -> None:
-        """`asked` is the SHA-256 of what the sites are asked in step 3; so many at the `fewest` must be in the sum."""
+        """`asked` is the SHA-256 of what the sites are asked in step 2; so many at the `fewest` must be in the sum."""
         self._context, self._asked, self._fewest = context, asked, fewest
         self.step = 1  # the one that is being asked; above the last: the sum is there
         self.missing: dict[str, str] = {}  # who is not in the sum, or failed later, and why
@@ -45,24 +46,21 @@ class ServerSum:
     @property
     def expected(self) -> list[str]:
         """Whose answer to this step is still to come: those who answered all steps before it."""
-        asked: Collection[str] = {1: self._context.sites, 2: self._keys, 3: self._boxes, 4: self._survivors, 5: self._signatures}.get(
-            self.step, ()
-        )
+        consented = self._signatures if 3 in self._context.steps else self._survivors
+        asked: Collection[str] = {1: self._context.sites, _WORDS: self._keys, 3: self._survivors, 4: consented}.get(self.step, ())
         return sorted(set(asked) - set(self._answered()))
 
     def questions(self) -> dict[str, bytes]:
-        """What to ask whom in this step; the same after a restart. In step 3 the question itself goes along, the same for everyone."""
+        """What to ask whom in this step; the same after a restart. In step 2 the question itself goes along, the same for everyone."""
         return {site: self._question(site) for site in self.expected}
 
     def _question(self, site: str) -> bytes:
         if self.step == 1:
             return b""
-        if self.step == 2:
-            return pack({"keys": self._keys})
-        if self.step == 3:
+        if self.step == _WORDS:
             inbox = {sender: boxes[site] for sender, boxes in self._boxes.items() if site in boxes}
-            return pack({"sharing": sorted(self._boxes), "boxes": inbox})
-        if self.step == 4:
+            return pack({"keys": self._keys, "boxes": inbox})
+        if self.step == 3:
             return pack({"survivors": self._survivors})
         return pack({"signatures": self._signatures})
 
@@ -70,7 +68,7 @@ class ServerSum:
         """An answer to this step. Whatever is wrong with it, only its sender is left out."""
         if site not in self.expected:
             return
-        steps = {1: self._take_keys, 2: self._take_shares, 3: self._take_words, 4: self._take_consent, 5: self._take_unmasking}
+        steps = {1: self._take_keys, _WORDS: self._take_words, 3: self._take_consent, 4: self._take_unmasking}
         try:
             steps[self.step](site, answer)
             self.missing.pop(site, None)
@@ -82,22 +80,19 @@ class ServerSum:
         self.missing[site] = reason
 
     def _take_keys(self, site: str, answer: bytes | memoryview) -> None:
-        keys = PublicKeys.read(unpack(answer, "keys")["keys"], self._context, site)
-        shown = {entry for other in self._keys.values() for entry in (other["mask"], other["box"])}
-        if {keys.mask.hex(), keys.box.hex()} & shown or keys.mask == keys.box:
+        given = unpack(answer, "keys", "boxes")
+        keys = PublicKeys.read(given["keys"], self._context, site)
+        if keys.mask.hex() in {other["mask"] for other in self._keys.values()}:
             raise RefusedReply("keys that another site showed")
-        self._keys[site] = keys.plain()
-
-    def _take_shares(self, site: str, answer: bytes | memoryview) -> None:
-        boxes = hex_bytes(unpack(answer, "boxes")["boxes"], self._roster.partners[site], BYTES_OF_BOX, "boxes")
-        self._boxes[site] = {name: box.hex() for name, box in boxes.items()}
+        boxes = hex_bytes(given["boxes"], self._context.partners[site], BYTES_OF_BOX, "boxes")
+        self._keys[site], self._boxes[site] = keys.plain(), {name: box.hex() for name, box in boxes.items()}
 
     def _take_words(self, site: str, answer: bytes | memoryview) -> None:
         words = Words.from_bytes(answer)
         if words.form in self._sums:
             self._sums[words.form].add(words)
         else:
-            self._sums[words.form] = words.copy()
+            self._sums[words.form] = words.own()  # the answer is read nowhere else
         self._forms[site] = words.form
 
     def _take_consent(self, site: str, answer: bytes | memoryview) -> None:
@@ -107,10 +102,10 @@ class ServerSum:
         self._signatures[site] = signature.hex()
 
     def _take_unmasking(self, site: str, answer: bytes | memoryview) -> None:
-        given, held = unpack(answer, "own", "masking"), set(self._roster.holders(site))
+        given, held = unpack(answer, "own", "masking"), set(self._context.holders(site))
         survived = held.intersection(self._survivors)
         shares = {}
-        for kind, fitting in (("own", survived), ("masking", held.intersection(self._boxes) - survived)):
+        for kind, fitting in (("own", survived), ("masking", held.intersection(self._keys) - survived)):
             names = fitting.intersection(given[kind]) if isinstance(given[kind], dict) else ()  # some of those sent to it may not open
             shares[kind] = hex_bytes(given[kind], names, BYTES_OF_SHARE, "shares")
             if any(int.from_bytes(share, "big") >= PRIME for share in shares[kind].values()):
@@ -119,18 +114,18 @@ class ServerSum:
 
     def advance(self) -> None:
         """End this step: what came is what the sum goes on with. NoReplies where it is too little; more may be asked for and taken then."""
-        if self.step == 3:
+        if self.step == _WORDS:
             self._survivors = self._alike()
-        self._refuse_too_few(len(self._survivors if self.step == 3 else self._answered()))
-        if self.step == 3:
+        self._refuse_too_few(len(self._survivors if self.step == _WORDS else self._answered()))
+        if self.step == _WORDS:
             self._sums = {kind: words for kind, words in self._sums.items() if kind == self._forms[self._survivors[0]]}
-        elif self.step == 5:
+        elif self.step == 4:
             self._unmask()
-        self.step += 1
+        self.step = next((step for step in self._context.steps if step > self.step), DONE)
 
     @property
     def survivors(self) -> list[str]:
-        """The sites that are in the sum: known after step 3."""
+        """The sites that are in the sum: known after step 2."""
         return list(self._survivors)
 
     @property
@@ -141,7 +136,7 @@ class ServerSum:
         return next(iter(self._sums.values()))
 
     def _answered(self) -> Collection[str]:
-        return {1: self._keys, 2: self._boxes, 3: self._forms, 4: self._signatures, 5: self._shares}.get(self.step, {})
+        return {1: self._keys, _WORDS: self._forms, 3: self._signatures, 4: self._shares}.get(self.step, {})
 
     def _alike(self) -> list[str]:
         """The sites whose answers have the layout that most have: which fields are there, and of which shapes."""
@@ -153,7 +148,7 @@ class ServerSum:
 
     def _refuse_too_few(self, good: int) -> None:
         needed, sites = self._context.threshold, len(self._context.sites)
-        if self.step <= 3:  # who fails later is in the sum
+        if self.step <= _WORDS:  # who fails later is in the sum
             needed = max(needed, min(self._fewest, sites))
         if good < needed:
             reasons = "; ".join(f"{site}: {reason}" for site, reason in sorted(self.missing.items()))
@@ -165,8 +160,8 @@ class ServerSum:
         return Roster.read(self._context, self._keys)
 
     @cached_property
-    def _bound(self) -> bytes:  # after step 2
-        return bound_to(self._roster, sorted(self._boxes), self._asked)
+    def _bound(self) -> bytes:
+        return bound_to(self._roster, self._asked)
 
     def _consented(self) -> bytes:
         return pack([self._roster.digest.hex(), self._bound.hex(), self._survivors])
@@ -175,8 +170,8 @@ class ServerSum:
         """Take off each survivor's own mask, and the masks that survivors share with a site whose words never came."""
         roster, bound, survived = self._roster, self._bound, set(self._survivors)
         plus, minus = list[bytes](), [self_key(self._secret(site, "own", roster), bound) for site in self._survivors]
-        for lost in sorted(set(self._boxes) - survived):
-            with_words = survived.intersection(roster.partners[lost])
+        for lost in sorted(set(self._keys) - survived):
+            with_words = survived.intersection(roster.partners(lost))
             secret = self._secret(lost, "masking", roster) if with_words else b""
             for site in sorted(with_words):
                 key = pair_key(secret, roster.keys[site].mask, bound)
@@ -184,9 +179,9 @@ class ServerSum:
         add_streams(next(iter(self._sums.values())), plus, minus)
 
     def _secret(self, site: str, kind: str, roster: Roster) -> bytes:
-        shares = {roster.number[holder]: given[kind][site] for holder, given in self._shares.items() if site in given[kind]}
+        shares = {self._context.number[holder]: given[kind][site] for holder, given in self._shares.items() if site in given[kind]}
         fits = fits_seal if kind == "own" else fits_mask_key
-        secret = recover(shares, roster.threshold, lambda found: fits(found, roster.keys[site]))
+        secret = recover(shares, self._context.shares_needed, lambda found: fits(found, roster.keys[site]))
         if secret is None:
             raise NoReplies(f"the shares that came do not give back the secret of {site} in a secure sum ({len(shares)} shares)")
         return secret
@@ -195,14 +190,14 @@ class ServerSum:
         """To be written after each `advance`, but for the words: what came within a step is asked for again."""
         kept = {
             "context": self._context.digest.hex(), "asked": self._asked.hex(), "step": self.step, "missing": self.missing,
-            "keys": self._keys if self.step > 1 else {}, "boxes": self._boxes if self.step > 2 else {}, "survivors": self._survivors,
-            "signatures": self._signatures if self.step > 4 else {},
+            "keys": self._keys if self.step > 1 else {}, "boxes": self._boxes if self.step > 1 else {}, "survivors": self._survivors,
+            "signatures": self._signatures if self.step > 3 else {},
         }  # fmt: skip
         return pack(kept)
 
-    def words_to_bytes(self) -> bytes:
-        """The sum so far. It changes when step 3 ends and when step 5 does, and may have gigabytes."""
-        return next(iter(self._sums.values())).to_bytes()
+    def words_in_parts(self) -> tuple[bytes | memoryview, ...]:
+        """The sum so far, in bytes. It changes when step 2 ends and when step 4 does, and may have gigabytes."""
+        return next(iter(self._sums.values())).in_parts()
 
     def _restore(self, state: bytes, words: bytes) -> None:
         kept = unpack(state, "context", "asked", "step", "missing", "keys", "boxes", "survivors", "signatures")
@@ -210,6 +205,6 @@ class ServerSum:
             raise RefusedReply("what the server kept of another secure sum")
         self.step, self.missing, self._keys, self._boxes = kept["step"], kept["missing"], kept["keys"], kept["boxes"]
         self._survivors, self._signatures = kept["survivors"], kept["signatures"]
-        if self.step > 3:
+        if self.step > _WORDS:
             total = Words.from_bytes(words).copy()
             self._sums, self._forms = {total.form: total}, dict.fromkeys(self._survivors, total.form)

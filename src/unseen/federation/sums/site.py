@@ -1,15 +1,17 @@
-"""A site's side of one sum: five steps, each answered once.
+"""A site's side of one sum: four steps, each answered once.
 
-    1 keys      the site shows keys for this sum, signed
-    2 shares    it shares its secrets among the sites that sent keys, encrypted for each
-    3 words     it sends its answer in fixed point under masks
-    4 consent   it signs who survived, that is, whose words the server has
-    5 unmask    with enough signatures over the same survivors, it gives shares: of a survivor's own mask, of a lost site's masking key
+    1 keys      the site shows keys for this sum, signed, and shares its secrets among all sites, encrypted for each
+    2 words     it sends its answer in fixed point under masks
+    3 consent   it signs who survived, that is, whose words the server has
+    4 unmask    with enough signatures over the same survivors, it gives shares: of a survivor's own mask, of a lost site's masking key
 
 A server that lies gets nothing by it. A site signs one set of survivors and gives shares for that set alone, so that it never
 gives both kinds for one site. Two sets cannot both have the signatures of two thirds of the sites, unless a third of them lies too.
-Masks depend on everything that the sites must have been shown alike: the keys, who shared, the question. A server that shows one site
-something else gets words whose masks do not cancel.
+Masks depend on everything that the sites must have been shown alike: the keys, the question. A server that shows one site something
+else gets words whose masks do not cancel.
+
+Where every site is needed (there are three), the survivors can only be all sites. No site gives a share of a masking key then, whatever
+it is shown, so there is no third step.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from unseen.errors import RefusedReply
-from unseen.federation.sums.context import SumContext, digest, hex_bytes, pack, unpack
+from unseen.federation.sums.context import STEPS, SumContext, digest, hex_bytes, pack, unpack
 from unseen.federation.sums.roster import Roster
 from unseen.federation.sums.shamir import BYTES_OF_SHARE
 from unseen.federation.sums.site_secrets import BYTES_OF_BOX, SiteSecrets, pair_key, self_key
 from unseen.federation.sums.words import Words, add_streams
 
-__all__ = ["STEPS", "SiteSum", "bound_to", "names_in"]
+__all__ = ["SiteSum", "bound_to", "names_in"]
 
-STEPS = {1: "keys", 2: "shares", 3: "words", 4: "consent", 5: "unmask"}
-_NOTHING_YET = {"roster": {}, "sharing": [], "boxes": {}, "bound": "", "words": "", "survivors": []}
+_NOTHING_YET = {"roster": {}, "boxes": {}, "bound": "", "words": "", "survivors": []}
 
 
 class SiteSum:
     """Made anew for step 1, and from its own bytes after a restart. What must not be forgotten is written before an answer leaves."""
 
-    def __init__(self, context: SumContext, site: str, key: Ed25519PrivateKey, state: bytes | None = None) -> None:
+    def __init__(self, context: SumContext, site: str, key: Ed25519PrivateKey, box: bytes, state: bytes | None = None) -> None:
+        """`key` signs; `box` is the site's private key of this study, which opens the shares that are meant for it."""
         self._context, self._site, self._key = context, site, key
         if site not in context.sites:
             raise RefusedReply(f"a secure sum in which {site} does not take part")
@@ -46,7 +48,7 @@ class SiteSum:
             self._state = unpack(state, *self._state)
             if self._state["context"] != context.digest.hex():
                 raise RefusedReply("a secure sum, and what this site kept is of another one")
-        self._secrets = SiteSecrets(context, site, bytes.fromhex(self._state["seed"]))
+        self._secrets = SiteSecrets(context, site, bytes.fromhex(self._state["seed"]), box)
         self._roster = Roster.read(context, self._state["roster"]) if self._state["roster"] else None
 
     def to_bytes(self) -> bytes:
@@ -54,48 +56,36 @@ class SiteSum:
         return pack(self._state)
 
     def keys(self) -> bytes:
-        """Step 1: the answer to a question without content."""
+        """Step 1: the question has no content, the answer this site's keys and a box for each partner."""
         self._once(1, b"")
-        return pack({"keys": self._secrets.public(self._key).plain()})
+        keys = self._secrets.public(self._key)
+        return pack({"keys": keys.plain(), "boxes": {name: box.hex() for name, box in self._secrets.boxes(keys).items()}})
 
-    def shares(self, question: bytes) -> bytes:
-        """Step 2: the question holds the signed keys of all sites, the answer a box for each partner."""
-        self._refuse_out_of_order(2, question)
-        roster = Roster.read(self._context, unpack(question, "keys")["keys"])
-        if self._site not in roster.keys or roster.keys[self._site] != self._secrets.public(self._key):
-            raise RefusedReply("a secure sum with other keys of this site than it gave")
-        roster.refuse_too_few(self._site, roster.names, "sites with keys")
-        boxes = self._secrets.boxes(roster)
-        self._once(2, question)
-        self._roster = roster
-        self._state["roster"] = roster.plain()
-        return pack({"boxes": {name: box.hex() for name, box in boxes.items()}})
-
-    def take_shares(self, question: bytes, asked: bytes) -> None:
-        """Step 3, before the work: the question holds who shared, and the boxes for this site.
+    def take_keys(self, question: bytes, asked: bytes) -> None:
+        """Step 2, before the work: the question holds the signed keys of all sites in the sum, and the boxes for this one.
 
         `asked` is the SHA-256 of what is to be answered: the bytes of the method's question.
         """
-        self._refuse_out_of_order(3, question + asked)
-        roster, held = self._known(), unpack(question, "sharing", "boxes")
-        sharing = names_in(held["sharing"], roster.names, self._site)
-        roster.refuse_too_few(self._site, sharing, "sites that shared")
-        senders = set(sharing).intersection(roster.partners[self._site])
-        boxes = hex_bytes(held["boxes"], senders, BYTES_OF_BOX, "boxes")
-        self._once(3, question + asked)
+        self._refuse_out_of_order(2, question + asked)
+        held = unpack(question, "keys", "boxes")
+        roster = Roster.read(self._context, held["keys"])
+        if self._site not in roster.keys or roster.keys[self._site] != self._secrets.public(self._key):
+            raise RefusedReply("a secure sum with other keys of this site than it gave")
+        roster.refuse_too_few(self._site, roster.names, "sites with keys")
+        boxes = hex_bytes(held["boxes"], roster.partners(self._site), BYTES_OF_BOX, "boxes")
+        self._once(2, question + asked)
+        self._roster = roster
         plain = {name: box.hex() for name, box in boxes.items()}
-        self._state |= {"sharing": sharing, "boxes": plain, "bound": bound_to(roster, sharing, asked).hex()}
+        self._state |= {"roster": roster.plain(), "boxes": plain, "bound": bound_to(roster, asked).hex()}
 
     def mask(self, words: Words) -> bytes:
-        """Step 3, after the work: the answer. `words` are masked in place.
+        """Step 2, after the work: the answer. `words` are masked in place.
 
         Masks are used once: other words under the same masks would tell the difference. So after an answer only the same one is given.
         """
-        if "3" not in self._state["asked"]:
-            raise RefusedReply("a secure sum whose step 3 was not asked")
         roster, bound = self._known(), bytes.fromhex(self._state["bound"])
         plus, minus = [self_key(self._secrets.own, bound)], list[bytes]()
-        for partner in sorted(set(self._state["sharing"]).intersection(roster.partners[self._site])):
+        for partner in roster.partners(self._site):
             key = pair_key(self._secrets.mask, roster.keys[partner].mask, bound)
             (plus if self._site < partner else minus).append(key)
         add_streams(words, plus, minus)
@@ -107,28 +97,26 @@ class SiteSum:
         return answer
 
     def consent(self, question: bytes) -> bytes:
-        """Step 4: the question holds the survivors, the answer this site's signature of them."""
-        self._refuse_out_of_order(4, question)
+        """Step 3: the question holds the survivors, the answer this site's signature of them."""
+        self._refuse_out_of_order(3, question)
         roster = self._known()
-        survivors = names_in(unpack(question, "survivors")["survivors"], self._state["sharing"], self._site)
+        survivors = names_in(unpack(question, "survivors")["survivors"], roster.names, self._site)
         roster.refuse_too_few(self._site, survivors, "survivors")
-        self._once(4, question)
+        self._once(3, question)
         self._state["survivors"] = survivors
         return pack({"signature": self._context.sign("consent", self._consented(roster), self._key).hex()})
 
     def unmask(self, question: bytes) -> bytes:
-        """Step 5: the question holds signatures of the same survivors, the answer one share of each site that this one holds shares of."""
-        self._refuse_out_of_order(5, question)
-        roster, survivors = self._known(), set(self._state["survivors"])
-        signed = unpack(question, "signatures")["signatures"]
-        if not isinstance(signed, dict) or not signed.keys() <= survivors:
-            raise RefusedReply("a secure sum with signatures of others than its survivors")
-        if len(signed) < self._context.threshold:
-            raise RefusedReply(f"a secure sum whose survivors {len(signed)} sites signed; {self._context.threshold} must")
-        for name, signature in hex_bytes(signed, signed, 64, "signatures").items():
-            if not self._context.is_signed("consent", self._consented(roster), name, signature):
-                raise RefusedReply(f"a secure sum whose survivors {name} did not sign as they were shown here")
-        self._once(5, question)
+        """Step 4: the question holds signatures of the same survivors, the answer one share of each site that this one holds shares of."""
+        self._refuse_out_of_order(4, question)
+        roster, signed = self._known(), unpack(question, "signatures")["signatures"]
+        if 3 in self._context.steps:
+            survivors = set(self._state["survivors"])
+            self._refuse_unsigned(roster, survivors, signed)
+        else:
+            survivors = set(self._context.sites)  # no others are possible: each of them is needed
+            hex_bytes(signed, [], 64, "signatures")
+        self._once(4, question)
         own: dict[str, str] = {}
         masking: dict[str, str] = {}
         for name, shares in self._held(roster).items():
@@ -138,25 +126,37 @@ class SiteSum:
                 masking[name] = shares[BYTES_OF_SHARE:].hex()
         return pack({"own": own, "masking": masking})
 
+    def _refuse_unsigned(self, roster: Roster, survivors: set[str], signed: Any) -> None:
+        """RefusedReply unless enough of the survivors signed that they are the survivors."""
+        if not isinstance(signed, dict) or not signed.keys() <= survivors:
+            raise RefusedReply("a secure sum with signatures of others than its survivors")
+        if len(signed) < self._context.threshold:
+            raise RefusedReply(f"a secure sum whose survivors {len(signed)} sites signed; {self._context.threshold} must")
+        for name, signature in hex_bytes(signed, signed, 64, "signatures").items():
+            if not self._context.is_signed("consent", self._consented(roster), name, signature):
+                raise RefusedReply(f"a secure sum whose survivors {name} did not sign as they were shown here")
+
     def _held(self, roster: Roster) -> Mapping[str, bytes]:
         """The shares that lie here, of this site's secrets and of its partners'. What was changed on its way is left out."""
-        opened = {name: self._secrets.open_box(roster, name, bytes.fromhex(box)) for name, box in self._state["boxes"].items()}
-        return {self._site: self._secrets.shares(roster)[self._site]} | {n: shares for n, shares in opened.items() if shares is not None}
+        opened = {n: self._secrets.open_box(n, roster.keys[n], bytes.fromhex(box)) for n, box in self._state["boxes"].items()}
+        return {self._site: self._secrets.shares[self._site]} | {n: shares for n, shares in opened.items() if shares is not None}
 
     def _consented(self, roster: Roster) -> bytes:
         return pack([roster.digest.hex(), self._state["bound"], self._state["survivors"]])
 
     def _known(self) -> Roster:
         if self._roster is None:
-            raise RefusedReply("a secure sum whose step 2 was not asked")
+            raise RefusedReply("a secure sum whose step 2 (words) was not asked")
         return self._roster
 
     def _refuse_out_of_order(self, step: int, question: bytes) -> None:
         asked: dict[str, str] = self._state["asked"]
+        if step not in self._context.steps:
+            raise RefusedReply(f"step {step} ({STEPS[step]}) of a secure sum, which one of {len(self._context.sites)} sites does not have")
         if asked.get(str(step), digest(question).hex()) != digest(question).hex():
             raise RefusedReply(f"step {step} ({STEPS[step]}) of a secure sum, which was asked in another way before")
-        if str(step) not in asked and len(asked) != step - 1:
-            raise RefusedReply(f"step {step} ({STEPS[step]}) of a secure sum after step {len(asked)}")
+        if str(step) not in asked and len(asked) != self._context.steps.index(step):
+            raise RefusedReply(f"step {step} ({STEPS[step]}) of a secure sum after step {max(asked, default=0)}")
 
     def _once(self, step: int, question: bytes) -> None:
         self._refuse_out_of_order(step, question)
@@ -172,6 +172,6 @@ def names_in(names: Any, among: list[str], site: str) -> list[str]:
     return list(names)
 
 
-def bound_to(roster: Roster, sharing: list[str], asked: bytes) -> bytes:
-    """What all masks depend on: the sites' keys, who shared, and the SHA-256 of the question."""
-    return digest(roster.digest, pack(sharing), asked)
+def bound_to(roster: Roster, asked: bytes) -> bytes:
+    """What all masks depend on: the keys of all sites in the sum, and the SHA-256 of the question."""
+    return digest(roster.digest, asked)

@@ -40,11 +40,14 @@ class Words:
         np.add(self.narrow, other.narrow, out=self.narrow)
 
     def to_bytes(self) -> bytes:
+        return b"".join(self.in_parts())
+
+    def in_parts(self) -> tuple[bytes | memoryview, ...]:
         """The length of the header in 8 bytes, the header in JSON with spaces to a multiple of 64, then both kinds of words."""
         header = json.dumps({"layout": self.layout, "wide": len(self.wide), "narrow": len(self.narrow)}).encode()
         header += b" " * (-(8 + len(header)) % _ALIGNED)
-        parts: list[Any] = [len(header).to_bytes(8, "little"), header, self.wide.astype("<u8", copy=False).data]
-        return b"".join([*parts, self.narrow.astype("<u4", copy=False).data])
+        wide, narrow = self.wide.astype("<u8", copy=False), self.narrow.astype("<u4", copy=False)
+        return len(header).to_bytes(8, "little") + header, wide.view(np.uint8).data, narrow.view(np.uint8).data
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Words:
@@ -63,6 +66,10 @@ class Words:
         if len(data) != at + 8 * wide + 4 * narrow:
             raise RefusedReply("masked words of another number than their header says")
         return cls(layout, np.frombuffer(data, "<u8", wide, at), np.frombuffer(data, "<u4", narrow, at + 8 * wide))
+
+    def own(self) -> Words:
+        """These words, to be changed: where they are views of bytes that nobody else reads and that may be written to, these very bytes."""
+        return self if self.wide.flags.writeable and self.narrow.flags.writeable else self.copy()
 
     def copy(self) -> Words:
         return Words(self.layout, self.wide.astype(np.uint64), self.narrow.astype(np.uint32))

@@ -1,0 +1,118 @@
+"""What `unseen advise` may say: every row of the committed tables against FedAvg, with its interval.
+
+    python benchmarks/evidence/advice.py
+
+Writes src/unseen/advice/evidence.toml and the table in docs/which-method.md, from benchmarks/results/NAME.csv and the rows of NAME.toml
+beside this program. Run it again whenever a table changes.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from unseen.data.sets.registry import DATASETS
+from unseen.report.verdicts import judge
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "src/unseen/advice/evidence.toml"
+PAGE = ROOT / "docs/which-method.md"
+TABLES = {  # and the row that others are held against
+    "pacs": "FedAvg",
+    "styled-digits": "FedAvg, Adam",
+    "digits-single-source": "FedAvg",
+    "pacs-single-source": "FedAvg",
+    "pacs-single-source-mild": "FedAvg",
+    "phantom-sites": "FedAvg",
+    "vessels": "FedAvg",
+}
+WITH_SGD = "FedAvg, SGD"  # for these, which train so, where the table has it
+OF_SGD = (
+    "FedProx",
+    "FedADG",
+    "FedADG, adversarial",
+    "FedADG, normal reference",
+    "FedAvg++",
+    "FedDAG",
+    "FedDAG without SHA",
+    "FedDAG without NDAG",
+)
+OF_SGD += ("FedDyn", "FedSAM", "FedGCA", "FedAvg + RandConv")
+PARTS = ("views", "smoothing", "mixstyle", "sam", "average")
+BEGIN, END = "<!-- evidence: made by benchmarks/evidence/advice.py -->\n", "<!-- end of evidence -->"
+
+
+def last_scores(file: Path) -> dict[str, dict[tuple[str, int], float]]:
+    """Row -> unseen domain and seed -> the score in the last round, in percent."""
+    last: dict[tuple[str, str, int], tuple[int, float]] = {}
+    with file.open(newline="", encoding="utf-8") as stream:
+        for line in csv.DictReader(stream):
+            key = line["method"], line["unseen domain"], int(line["seed"])
+            number = int(line["round"])
+            if number >= last.get(key, (0, 0.0))[0]:
+                last[key] = number, 100 * float(line["score"])
+    scores: dict[str, dict[tuple[str, int], float]] = {}
+    for (row, target, seed), (_, score) in last.items():
+        scores.setdefault(row, {})[target, seed] = score
+    return scores
+
+
+def findings() -> Iterator[dict[str, Any]]:
+    for table, plain in TABLES.items():
+        benchmark = tomllib.loads((ROOT / f"benchmarks/evidence/{table}.toml").read_text(encoding="utf-8"))
+        rows = {row["label"]: row for row in benchmark["methods"]}
+        scores = last_scores(ROOT / f"benchmarks/results/{table}.csv")
+        for label, row in rows.items():
+            against = WITH_SGD if label in OF_SGD and WITH_SGD in scores else plain
+            if label in (plain, WITH_SGD) or label not in scores:
+                continue
+            found = judge(label, against, scores[label], scores[against])
+            if found.low is None or found.high is None or found.difference is None:
+                continue
+            fields = row.get("set", {})
+            yield {
+                "table": table,
+                "task": DATASETS[benchmark["data"]].task,
+                "row": label,
+                "against": against,
+                "method": row["method"],
+                "parts": [part for part in PARTS if fields.get(part)],
+                "difference": round(found.difference, 2),
+                "low": round(found.low, 2),
+                "high": round(found.high, 2),
+                "domains": len(found.targets),
+                "seeds": found.seeds,
+                "decision": found.decision,
+            }
+
+
+def to_toml(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "# Written by benchmarks/evidence/advice.py: rows of the tables against FedAvg, last round, points, 95 % intervals over pairs."
+    ]
+    told = ["{ " + ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in row.items()) + " }" for row in rows]
+    return "\n".join([*lines, "findings = [", *(f"    {row}," for row in told), "]"]) + "\n"
+
+
+def to_page(rows: list[dict[str, Any]]) -> str:
+    lines = ["| table | row | against | points | 95 % interval | domains, seeds | |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for r in rows:
+        size = f"{r['difference']:+.1f} | {r['low']:+.1f} to {r['high']:+.1f} | {r['domains']}, {r['seeds']}"
+        lines.append(f"| {r['table']} | {r['row']} | {r['against']} | {size} | {r['decision']} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    rows = [*findings()]
+    FILE.write_text(to_toml(rows), encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    PAGE.write_text(before + BEGIN + to_page(rows) + END + rest.split(END)[1], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

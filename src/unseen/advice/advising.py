@@ -1,0 +1,218 @@
+"""The recommendation: which method, which commands, for what reasons, on what evidence."""
+
+from __future__ import annotations
+
+import importlib.resources
+import math
+import shlex
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unseen.advice.costing import Costs, steps_in_a_round
+from unseen.advice.looking import SMALL, UNEVEN, Look
+from unseen.method import Method
+from unseen.methods import METHODS, method_class
+from unseen.settings import values_of
+
+__all__ = ["Advice", "Evidence", "advise", "evidence", "recommended"]
+
+WANTED = "best"  # the recipe that this project recommends, where it is registered
+_ALIKE = 1.5  # times the chance gap, below which sites look alike
+_PARTS = ("views", "smoothing", "mixstyle", "sam", "average")  # what may be shared between a row of the evidence and a method
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One row of a committed table against its FedAvg: points, with a 95 % interval over pairs."""
+
+    table: str
+    task: str
+    row: str
+    against: str
+    method: str
+    parts: tuple[str, ...]
+    difference: float
+    low: float
+    high: float
+    domains: int
+    seeds: int
+    decision: str
+
+    def __str__(self) -> str:
+        size = f"{self.difference:+.1f} ({self.low:+.1f} to {self.high:+.1f}; {self.domains} domains, {self.seeds} seeds)"
+        return f"{self.table}: {self.row} against {self.against} {size}: {self.decision}"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to run, and why."""
+
+    method: str
+    commands: tuple[str, ...]
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+    shared: tuple[str, ...]  # the evidence is of these parts; empty: of the method itself
+    cost: tuple[str, ...]
+    leaves: tuple[str, ...]
+
+
+def evidence() -> list[Evidence]:
+    """What the package's own tables say, from the file that is made of them (benchmarks/evidence/advice.py)."""
+    text = (importlib.resources.files("unseen.advice") / "evidence.toml").read_text(encoding="utf-8")
+    return [Evidence(**{**row, "parts": tuple(row["parts"])}) for row in tomllib.loads(text)["findings"]]
+
+
+def recommended(task: str, known: Sequence[Evidence]) -> str:
+    """`best` where it is registered and does the task; else the method whose worst evidence lies highest above FedAvg; else FedAvg.
+
+    One table is no evidence: two at least, in each of which the interval lies above zero.
+    """
+    if WANTED in METHODS and task in method_class(WANTED).tasks:
+        return WANTED
+    lows: dict[str, list[float]] = {}
+    for one in known:
+        if one.task == task and not one.parts and one.method in METHODS and task in method_class(one.method).tasks:
+            lows.setdefault(one.method, []).append(one.low)
+    above = {method: min(found) for method, found in lows.items() if len(found) > 1 and min(found) > 0}
+    return max(above, key=lambda method: above[method]) if above else "fedavg"
+
+
+def advise(look: Look, data: str, target: str | None, rounds: int, costs: Costs | None, cores: int, method: str) -> Advice:
+    """Everything that is said, from what was seen and measured."""
+    made = method_class(method)()
+    shared, found = _evidence_for(method, made, look.task)
+    reasons, warnings = _reasons(look, method), _warnings(look, target)
+    metric = " --metric balanced_accuracy" if look.uneven > UNEVEN else ""
+    variants = method_class(method).variants
+    minutes = _tune_minutes(look, made, rounds, costs, len(variants), cores)
+    commands = []
+    where = f" --target {_word(target)}" if target else ""
+    if variants and len(look.images) >= 3:
+        budget = f" --budget minutes={minutes}" if minutes else ""
+        commands.append(f"unseen tune {method} --data {_word(data)}{where} --rounds {rounds}{budget} --out runs/tune-{method}")
+        commands.append(
+            f"unseen {'run' if target else 'bench'} runs/tune-{method}/tuned.toml{metric if target else ''} --out runs/{method}"
+        )
+    elif target:
+        commands.append(f"unseen run --method {method} --data {_word(data)}{where} --rounds {rounds}{metric} --out runs/{method}")
+    else:
+        first = next(iter(look.images))
+        commands.append(
+            f"unseen run --method {method} --data {_word(data)} --target {_word(first)} --rounds {rounds}{metric} --out runs/{method}"
+        )
+    return Advice(
+        method,
+        tuple(commands),
+        tuple(reasons),
+        tuple(warnings),
+        tuple(found),
+        shared,
+        tuple(_cost(look, made, rounds, costs, cores)),
+        _leaves(costs),
+    )
+
+
+def _evidence_for(method: str, made: Method[Any], task: str) -> tuple[tuple[str, ...], list[Evidence]]:
+    known = [one for one in evidence() if one.task == task]
+    own = [one for one in known if one.method == method and (method != "fedavg" or not one.parts)]
+    if own:
+        return (), own
+    fields = values_of(made)
+    has = tuple(part for part in _PARTS if fields.get(part))
+    return has, [one for one in known if one.parts and set(one.parts) <= set(has)]
+
+
+def _reasons(look: Look, method: str) -> list[str]:
+    told = []
+    if look.gaps is not None:
+        apart = f"two sites differ {look.gaps.times:.1f} times as much in style as two halves of one"
+        if look.gaps.times < _ALIKE:
+            told.append(f"{apart}: the sites look alike, so that restyled copies have little to win; a new site may still look different")
+        else:
+            told.append(f"{apart}: a new site will look different too, and a model must not go by the style")
+    if look.task == "segmentation":
+        told.append("masks are compared by Dice and the surface distance; labels are not smoothed")
+    if method_class(method).variants:
+        told.append(
+            "where texture or colour is the sign itself, restyling can lose: your own sources decide between the variants (unseen tune)"
+        )
+    return told
+
+
+def _warnings(look: Look, target: str | None) -> list[str]:
+    told = []
+    if look.uneven > UNEVEN:
+        told.append(
+            f"class shares differ between sites by up to {100 * look.uneven:.0f} %: accuracy rewards guessing the common class; "
+            "go by balanced_accuracy, and look at AUC"
+        )
+    small = [f"{name} ({count})" for name, count in look.images.items() if count < SMALL]
+    if small:
+        told.append(f"few images at {', '.join(small)}: their validation says little, and their model weighs as much as any other")
+    if len(look.images) < 3:
+        told.append(f"{len(look.images)} sources: one cannot be held out and two trained on, so nothing can be chosen by held-out source")
+    if target is None:
+        told.append("no unseen domain was named: how it does at a new site is estimated by leaving out each of yours in turn")
+    return told
+
+
+def _times(look: Look, made: Method[Any], costs: Costs) -> list[float] | None:
+    """Seconds of a round at each site."""
+    steps = [steps_in_a_round(made, int(0.9 * count)) for count in look.images.values()]
+    return [costs.seconds(number) for number in steps if number is not None] or None
+
+
+def _tune_minutes(look: Look, made: Method[Any], rounds: int, costs: Costs | None, variants: int, cores: int) -> int | None:
+    """Every variant, without each source in turn, with a fifth to spare."""
+    times = _times(look, made, costs) if costs else None
+    if not times or variants < 2:
+        return None
+    trained = sum(times) * (len(times) - 1) / min(cores, len(times) - 1)  # over all choices of the one that is left out
+    return max(1, math.ceil(1.2 * variants * rounds * trained / 60))
+
+
+def _cost(look: Look, made: Method[Any], rounds: int, costs: Costs | None, cores: int) -> list[str]:
+    times = _times(look, made, costs) if costs else None
+    if costs is None or times is None:
+        return ["not measured: this method counts its work in its own way; `unseen speed` measures it"]
+    here = rounds * sum(times) / min(cores, len(times))
+    apart = rounds * max(times)
+    hint = "" if costs.whole else " (the first steps alone were timed, so rather less)"
+    up, down = (rounds * costs.bytes(way) for way in ("sent", "received"))
+    return [
+        f"training, {rounds} rounds: about {_duration(here)} on this machine{hint}",
+        f"between sites, each with a machine like this: about {_duration(apart)}, and the way of the messages",
+        f"a step takes {1000 * costs.step:.0f} ms here; scoring comes on top",
+        f"traffic of a site over {rounds} rounds: {_size(up)} leave it, {_size(down)} reach it",
+    ]
+
+
+def _leaves(costs: Costs | None) -> tuple[str, ...]:
+    if costs is None:
+        return ()
+    rows = [row for row in costs.travelled if row["direction"] == "sent"]
+    return tuple(
+        f"{row['kind']} ({row['field']}), {_size(row['bytes'])} a round{', more with more data' if row['grows'] else ''}" for row in rows
+    )
+
+
+def _word(text: str | None) -> str:
+    return shlex.quote(str(text))
+
+
+def _duration(seconds: float) -> str:
+    """For people.
+
+    >>> [_duration(s) for s in (3, 200, 9000)]
+    ['3 s', '3 min', '2.5 h']
+    """
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _size(number: float) -> str:
+    return next(
+        (f"{number / scale:.1f} {unit}" for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if number >= scale), f"{number:.0f} B"
+    )

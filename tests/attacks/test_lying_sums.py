@@ -1,0 +1,153 @@
+"""A dishonest server in the middle of a secure sum, against real sites: what it tells of the sites' keys, and steps that it makes up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from conftest import tiny_classification
+from dishonest_server import Answer, DishonestServer
+from federation_in_memory import FederationInMemory
+from unseen.federation.kits import open_kit
+from unseen.federation.server.exchange import Terms
+from unseen.federation.server.proposing import propose
+from unseen.federation.server.summing import before_question
+from unseen.federation.site.policy import Policy
+from unseen.federation.study.approvals import approve, read_approval
+from unseen.federation.sums.context import pack
+from unseen.methods.fedavg import Down
+
+THREE = tiny_classification((80, 60, 60))
+SITES = ("a", "b", "c")
+
+
+class InTheMiddle(DishonestServer):
+    """Begins a summed study with three real sites, and asks each of them step by step."""
+
+    def __init__(self, folder: Path) -> None:
+        federation = FederationInMemory(folder, THREE, None, dict.fromkeys(SITES, Policy(secure_sums=True)))
+        super().__init__(federation)
+        self.study = propose(self.experiment, federation.server, federation.carrier, Terms(), lambda message: None, True)
+        begun = {site: self.deliver(site, {"task": "begin", "study": self.study.digest}, self.study.signed(self.key)) for site in SITES}
+        self.approvals = {site: answer.header["approval"] for site, answer in begun.items()}
+
+    def tell(self, site: str, **others: dict[str, Any]) -> Answer:
+        """Who approved, with some approvals exchanged for others."""
+        approvals = [*{**self.approvals, **others}.values()]
+        return self.deliver(site, {"task": "agreed", "study": self.study.digest}, json.dumps(approvals).encode())
+
+    def step(self, site: str, step: int, content: bytes = b"", **lies: Any) -> Answer:
+        payload = before_question(content) + Down(model=self.fresh()).to_bytes() if step == 2 else content
+        place = {"round": 1, "ask": 1, "step": step, "versions": {}, **lies}
+        return self.deliver(site, {"task": "ask", "study": self.study.digest, **place}, payload)
+
+    def keys(self) -> dict[str, dict[str, Any]]:
+        """Step 1 at every site."""
+        answers = {site: self.step(site, 1) for site in SITES}
+        assert all(answer.given for answer in answers.values()), [answer.header for answer in answers.values()]
+        return {site: json.loads(answer.payload) for site, answer in answers.items()}
+
+    def forged(self, site: str, box: str | None) -> dict[str, Any]:
+        """The approval of a site that is on the server's side, with another key for sums."""
+        kit = open_kit(self.federation.server.path / "kits" / f"{site}.kit", self.federation.folder / site)
+        held = read_approval(self.approvals[site])
+        return approve(self.study, site, held.train, held.validation, kit.signing, box).plain()
+
+
+def words_question(shown: dict[str, dict[str, Any]], site: str) -> bytes:
+    boxes = {name: told["boxes"][site] for name, told in shown.items() if name != site}
+    return pack({"keys": {name: told["keys"] for name, told in shown.items()}, "boxes": boxes})
+
+
+def other_box() -> str:
+    return X25519PrivateKey.generate().public_key().public_bytes_raw().hex()
+
+
+def test_an_honest_sum_in_its_three_steps(tmp_path: Path) -> None:
+    server = InTheMiddle(tmp_path)
+    assert all(server.tell(site).given for site in SITES)
+    shown = server.keys()
+    assert all(server.step(site, 2, words_question(shown, site)).given for site in SITES)
+    assert all(server.step(site, 4, pack({"signatures": {}})).given for site in SITES)
+    again = server.step("a", 4, pack({"signatures": {}}))  # from the disk: its secrets are gone
+    assert again.given and not [*tmp_path.glob("a/studies/*/sums/*")]
+
+
+def test_the_server_cannot_put_in_a_key_of_its_own(tmp_path: Path) -> None:
+    """With it, it would read the shares that are meant for a site."""
+    server = InTheMiddle(tmp_path)
+    for lie in ({**server.approvals["b"], "box": other_box()}, {k: v for k, v in server.approvals["b"].items() if k != "box"}):
+        refused = server.tell("a", b=lie)
+        assert not refused.given and "does not bear its signature" in refused.reason
+    exchanged = server.tell("a", b={**server.approvals["b"], "box": server.approvals["c"]["box"]})
+    assert not exchanged.given and server.tell("a").given
+
+
+@pytest.mark.parametrize("box", ["00" * 32, "01" + "00" * 31, "zz" * 32, "", 7, None, "AB" * 32])
+def test_a_key_that_is_none_is_refused(box: Any, tmp_path: Path) -> None:
+    """Also one of a site that is on the server's side, which signs it: with a key of low order the server opens what is sent to it."""
+    server = InTheMiddle(tmp_path)
+    refused = server.tell("a", b={**server.forged("b", box), "box": box})
+    if refused.given:
+        pytest.fail("such a key was taken")
+    assert not server.step("a", 1).given and server.tell("a").given and server.step("a", 1).given
+
+
+def test_without_a_key_there_is_no_sum(tmp_path: Path) -> None:
+    server = InTheMiddle(tmp_path)
+    assert server.tell("a", b=server.forged("b", None)).given
+    refused = server.step("a", 1)
+    assert not refused.given and "b gave no key for the sums of this study" in refused.reason
+    assert not [*tmp_path.glob("a/studies/*/sums/*")]
+
+
+def test_sites_that_were_told_different_keys_are_in_no_sum_together(tmp_path: Path) -> None:
+    """c is on the server's side and signs two keys, one for each of the others."""
+    server = InTheMiddle(tmp_path)
+    assert server.tell("a").given and server.tell("b", c=server.forged("c", other_box())).given and server.tell("c").given
+    shown = server.keys()
+    refused = server.step("a", 2, words_question(shown, "a"))
+    assert not refused.given and "b did not sign for this sum" in refused.reason
+    later = server.tell("a", c=server.forged("c", other_box()))
+    assert not later.given and "told before, and otherwise" in later.reason
+
+
+@pytest.mark.parametrize("step", [0, 3, 5, 9])
+def test_steps_that_a_sum_of_three_does_not_have_are_refused(step: int, tmp_path: Path) -> None:
+    server = InTheMiddle(tmp_path)
+    assert all(server.tell(site).given for site in SITES)
+    shown = server.keys()
+    assert server.step("a", 2, words_question(shown, "a")).given
+    refused = server.step("a", step, pack({"survivors": [*SITES]}))
+    assert not refused.given
+    if step == 3:  # the place is taken, and the sum goes on
+        assert "which one of 3 sites does not have" in refused.reason
+        assert server.step("a", 4, pack({"signatures": {}})).given
+
+
+def test_a_place_is_not_summed_twice(tmp_path: Path) -> None:
+    """Two sums of the same answers among other sites would give their difference."""
+    server = InTheMiddle(tmp_path)
+    assert all(server.tell(site).given for site in SITES)
+    shown = server.keys()
+    first = words_question(shown, "a")
+    assert server.step("a", 2, first).given
+    for content in (first + b" ", words_question({**shown, "c": {**shown["c"], "boxes": shown["b"]["boxes"] | {"a": "00" * 82}}}, "a")):
+        refused = server.step("a", 2, content)
+        assert not refused.given and "another question" in refused.reason
+    assert server.step("a", 1, b"x").header["status"] == "refused"
+    assert server.step("a", 1).payload == pack(shown["a"]), "the same keys, from the disk"
+
+
+def test_a_site_whose_key_for_sums_is_gone_says_so(tmp_path: Path) -> None:
+    server = InTheMiddle(tmp_path)
+    assert all(server.tell(site).given for site in SITES)
+    [secret] = tmp_path.glob("a/studies/*/box.secret")
+    assert secret.stat().st_mode & 0o077 == 0
+    secret.unlink()
+    refused = server.step("a", 1)
+    assert not refused.given and "key for the sums of this study is gone; propose the study anew" in refused.reason
