@@ -19,10 +19,10 @@ from unseen.device.compiling import Compiled, logits_of
 from unseen.device.formats import fast_precision, memory_format
 from unseen.device.graphs import RECORDABLE, StepGraphs, recordable, renew
 from unseen.device.resident import SampleReader
-from unseen.device.streams import Ahead
+from unseen.device.streams import Ahead, Made
 from unseen.networks.base import network_entries
 from unseen.networks.headed import stage_channels
-from unseen.ops.kernels import has_kernels
+from unseen.networks.kernels import has_kernels
 from unseen.payload import Memory
 from unseen.randomness import seeded_block
 from unseen.state import Entries, Part, State, load_into
@@ -249,6 +249,10 @@ class Client:
             chunk, left = left[:size], left[size:]
             yield self._training_batch(chunk, size)
 
+    def beside(self, make: Callable[..., Made], *given: Any) -> Made:
+        """`make(*given)` of the last batch; on a GPU while the steps before it still run, so it must read nothing that steps change."""
+        return make(*given) if self._ahead is None else self._ahead.go_on(partial(make, *given))
+
     @property
     def domains(self) -> list[str]:
         """The domains of which this client holds training samples, in the order of the run's sources."""
@@ -324,7 +328,6 @@ class Client:
         """Images of a public data set, at most `number`, the same at every client: shuffled, in even batches, each with their places.
 
         A batch has two images at least, since a single one has no statistics: with `size` 2 an odd number makes one of three.
-
         A method that asks for them names the set in `Method.public_sets`.
         """
         images = self._public(name, number)

@@ -6,6 +6,8 @@ Where a method gives each client a model of its own, that one is scored too, at 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,8 +15,9 @@ import torch
 from unseen.client import Client
 from unseen.method import Method, on_client
 from unseen.payload import Payload, State, carries
+from unseen.task import Meter
 
-__all__ = ["Model", "Scores", "Scoring"]
+__all__ = ["Model", "Passes", "Scores", "Scoring", "scoring_batch"]
 
 _NUMBERS_AT_ONCE = {"cpu": 2**24, "cuda": 2**26}  # enough to keep the device busy
 
@@ -29,17 +32,29 @@ class Scores(Payload):
     own: dict[str, float] | None = carries("score")  # metrics of the client's own model; None where it has none
 
 
-class Scoring:
-    """The harness's own question, asked after every round. It trains nothing."""
+@dataclass(frozen=True)
+class Passes:
+    """A model's passes over a client's validation part, made or still on their way through a GPU. How good they were is left to say."""
 
-    def __init__(self, method: Method[Any]) -> None:
-        self._method = method
+    meter: Meter
+    samples: int
+
+    def metrics(self) -> dict[str, float]:
+        told = self.meter.compute() if self.samples else {}
+        return {name: value for name, value in told.items() if math.isfinite(value)}
+
+
+class Scoring:
+    """The harness's own question, asked after every round. It trains nothing. `made`: the passes by client, where they were made before."""
+
+    def __init__(self, method: Method[Any], made: Mapping[str, Passes] | None = None) -> None:
+        self._method, self._made = method, made or {}
 
     @on_client
     def score(self, down: Model, client: Client) -> Scores:
-        metrics, samples = _measured(down.model, client)
+        passes = self._made.get(client.id) or _passes(down.model, client)
         own = self._own_model(down.model, client)
-        return Scores(metrics=metrics, samples=samples, own=None if own is None else _measured(own, client)[0])
+        return Scores(metrics=passes.metrics(), samples=passes.samples, own=None if own is None else _passes(own, client).metrics())
 
     def _own_model(self, model: State, client: Client) -> State | None:
         if not client.samples:  # an unseen domain, which no method gets to see
@@ -50,14 +65,18 @@ class Scoring:
         return own
 
 
-def _measured(model: State, client: Client) -> tuple[dict[str, float], int]:
-    """The metrics of a model on the client's validation part, and of how many samples they are."""
+def scoring_batch(client: Client) -> int:
+    """Images of one pass."""
+    return client.batch_of(_NUMBERS_AT_ONCE[client.device.type])
+
+
+def _passes(model: State, client: Client) -> Passes:
+    """The model's passes over the client's validation part."""
     net = client.build("task", model).eval()
     meter = client.task.meter()
-    samples, spacing, size = 0, client.validation_spacing, client.batch_of(_NUMBERS_AT_ONCE[client.device.type])
+    samples, spacing, size = 0, client.validation_spacing, scoring_batch(client)
     with torch.no_grad(), client.autocast():
         for x, y in client.validation(size):
             meter.update(client.predict(net, x, size), y, None if spacing is None else spacing[samples : samples + len(x)])
             samples += len(x)
-    metrics = meter.compute() if samples else {}
-    return {name: v for name, v in metrics.items() if math.isfinite(v)}, samples
+    return Passes(meter, samples)

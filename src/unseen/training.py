@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,9 +29,10 @@ from unseen.method import Method
 from unseen.parts.local import Local
 from unseen.report.result import Result
 from unseen.runs.folder import Checkpoint, RunFolder, read_run
-from unseen.runs.memory import Memories
+from unseen.runs.memory import Memories, Versions
 from unseen.runs.record import Record, Timing, make_record, read_records, read_timings
 from unseen.runs.selection import better, source_score
+from unseen.runs.traffic import Travelled
 from unseen.runs.watch import Watch
 from unseen.scoring import Model
 from unseen.settings import parts_in
@@ -165,20 +167,57 @@ def _rounds(world: World, engine: Engine, folder: RunFolder, known: bool, watch:
     else:
         engine.memory.versions = at.versions
         watch.begin(world, at.round)
-    warned = ""
-    while at.round < experiment.rounds:
-        number, began, before = at.round + 1, time.perf_counter(), [at]
-        del at
-        at, record, timing = _one_round(world, engine, folder, before, number)
-        folder.save_round(record, timing)
-        folder.save_checkpoint(at, method.server_state)
-        _sweep(engine.memory, folder)
-        warned = _warn_once(record, warned, watch)
-        watch.round(record, time.perf_counter() - began)
+    before = [at]
+    del at  # whose model goes as soon as there is a new one
+    at = _trained_to_the_end(world, engine, folder, before, watch)
     model = _deployed(method, at.state, at.averaged)
     folder.save_model(folder.model, model, about_model(world, at.round))
     folder.writer.flush()
     return Result(world, read_records(folder.records), {k: v.detach().cpu().clone() for k, v in model.items()})
+
+
+def _trained_to_the_end(world: World, engine: Engine, folder: RunFolder, before: list[Checkpoint], watch: Watch) -> Checkpoint:
+    """The rounds after the checkpoint in `before`, each trained, scored, recorded and saved; the last one's checkpoint.
+
+    Where the engine can, a round is scored while the next trains.
+    """
+    ahead = engine if isinstance(engine, LocalEngine) and engine.looks_ahead else None
+    waiting: tuple[_Trained, float] | None = None  # a round whose scores are on their way
+    best, warned = before[0].best, ""
+
+    def finish(trained: _Trained, looking: float = 0.0) -> None:
+        nonlocal best, warned
+        record, timing = _scored(world, engine, trained, looking)
+        if better(source_score(record), best):
+            best = source_score(record)
+            folder.save_model(folder.best, trained.model, about_model(world, trained.checkpoint.round))
+        folder.save_round(record, timing)
+        folder.save_checkpoint(replace(trained.checkpoint, best=best), world.experiment.method.server_state)
+        _sweep(engine.memory, trained.checkpoint.versions, folder)
+        warned = _warn_once(record, warned, watch)
+        watch.round(record, timing["train"] + timing["score"])
+
+    while before[0].round < world.experiment.rounds:
+        try:
+            trained = _train(world, engine, folder, before)
+        except BaseException:
+            if waiting is not None:  # a run goes on from its last whole round, whatever ended this one
+                with contextlib.suppress(Exception):
+                    finish(*waiting)
+            raise
+        before = [trained.checkpoint]
+        if ahead is None:
+            finish(trained)
+        else:
+            began = time.perf_counter()
+            ahead.look_ahead(trained.checkpoint.round, Model(model=trained.model))
+            last, waiting = waiting, (trained, time.perf_counter() - began)
+            if last is not None:
+                finish(*last)  # while the GPU looks at this one
+        del trained
+    if waiting is not None:
+        finish(*waiting)
+    return before.pop()
 
 
 def _start(world: World, engine: Engine) -> Checkpoint:
@@ -189,28 +228,43 @@ def _start(world: World, engine: Engine) -> Checkpoint:
     return Checkpoint(0, state, engine.memory.versions, None, cohort.traffic.rows())
 
 
-def _one_round(world: World, engine: Engine, folder: RunFolder, before: list[Checkpoint], number: int) -> tuple[Checkpoint, Record, Timing]:
-    """The last checkpoint is taken out of `before`: its model goes as soon as there is a new one, not at the end of the round."""
-    method, cohort, at = world.experiment.method, engine.cohort(number), before.pop()
-    began = time.perf_counter()
+@dataclass(frozen=True)
+class _Trained:
+    """A round after its training: what the next one begins with, and what its record needs."""
+
+    checkpoint: Checkpoint  # which knows nothing of the best score yet
+    model: State  # as it is deployed
+    travelled: list[Travelled]
+    missing: dict[str, str]
+    seconds: float
+
+
+def _train(world: World, engine: Engine, folder: RunFolder, before: list[Checkpoint]) -> _Trained:
+    """The round after the checkpoint in `before`, which is taken out: its model goes as soon as there is a new one."""
+    method, at = world.experiment.method, before.pop()
+    number, began = at.round + 1, time.perf_counter()
+    cohort = engine.cohort(number)
     try:
         state = method.round(at.state, cohort)
         cohort.close()
     except NoReplies as error:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in cohort.missing.items())
         raise NoReplies(f"round {number}: {error} ({reasons}). The state of round {at.round} is kept in {folder.path}") from error
-    trained = time.perf_counter()
+    seconds = time.perf_counter() - began
     averaged = method.average.keep(at.averaged, method.model(state)) if method.average else []
-    best, travelled, missing = at.best, [*at.before, *cohort.traffic.rows()], cohort.missing
+    travelled, missing = [*at.before, *cohort.traffic.rows()], cohort.missing
     del at, cohort
-    model = _deployed(method, state, averaged)
-    scores, scoring = engine.score(number, Model(model=model))
-    record = make_record(world, number, scores, travelled, scoring, missing, {**method.notes(state), **engine.notes()})
-    if better(source_score(record), best):
-        best = source_score(record)
-        folder.save_model(folder.best, model, about_model(world, number))
-    timing: Timing = {"round": number, "train": trained - began, "score": time.perf_counter() - trained}
-    return Checkpoint(number, state, engine.memory.versions, best, averaged=averaged), record, timing
+    checkpoint = Checkpoint(number, state, engine.memory.versions, None, averaged=averaged)
+    return _Trained(checkpoint, _deployed(method, state, averaged), travelled, missing, seconds)
+
+
+def _scored(world: World, engine: Engine, trained: _Trained, looking: float) -> tuple[Record, Timing]:
+    """A trained round's record, and how long it took; so many seconds were spent `looking` before."""
+    began, method, number = time.perf_counter(), world.experiment.method, trained.checkpoint.round
+    scores, scoring = engine.score(number, Model(model=trained.model))
+    notes = {**method.notes(trained.checkpoint.state), **engine.notes()}
+    record = make_record(world, number, scores, trained.travelled, scoring, trained.missing, notes)
+    return record, {"round": number, "train": trained.seconds, "score": looking + time.perf_counter() - began}
 
 
 def _deployed(method: Method[Any], state: Any, averaged: list[State]) -> State:
@@ -226,12 +280,12 @@ def _warn_once(record: Record, before: str, watch: Watch) -> str:
     return warning
 
 
-def _sweep(memory: Memories, folder: RunFolder) -> None:
-    """Forget what neither this checkpoint nor the one before it names, once this one is on the disk."""
-    if not memory.versions:
-        return
+def _sweep(memory: Memories, saved: Versions, folder: RunFolder) -> None:
+    """Forget what neither the checkpoint just saved, nor the one before it, nor the last round names, once that is on the disk."""
     now = memory.versions
-    folder.writer.later(lambda: memory.sweep(now, folder.previous_versions()))
+    if not now:
+        return
+    folder.writer.later(lambda: memory.sweep(now, saved, folder.previous_versions()))
     if memory.writer is None:  # others write there too, and what they write next must not be swept
         folder.writer.flush()
 

@@ -9,6 +9,7 @@ import torch
 from unseen.data.augment import RECIPES, Augment
 from unseen.data.domain import IMAGENET, Domain, DomainDataset, Samples, normalise
 from unseen.device.resident import SampleReader
+from unseen.networks.generator import ImageGenerator
 from unseen.ops.randconv import STYLES, restyled_views
 
 pytestmark = pytest.mark.gpu
@@ -97,3 +98,35 @@ def test_the_kernel_restyles_as_the_plain_version_does(style: str, seed: int) ->
     got = restyled_views(x.cuda().contiguous(memory_format=torch.channels_last), 2, [style], other)
     assert torch.equal(one.get_state(), other.get_state()) and got.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(got.cpu(), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 32, 65, 61), (2, 5, 8, 8), (2, 4, 200, 150)])
+def test_the_kernel_normalises_instances_as_the_plain_version_does(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    from unseen.networks.instance_norm_kernel import instance_normalised
+
+    x, weight = ((torch.randn(shape, generator=rng(s)) * 2 + 1).to(dtype) for s in (1, 2))
+    plain, there = x.double().requires_grad_(), x.cuda().contiguous(memory_format=torch.channels_last).requires_grad_()
+    expected, got = torch.nn.functional.instance_norm(plain, eps=1e-5), instance_normalised(there, 1e-5)
+    expected.backward(weight.double())
+    got.backward(weight.cuda())
+    assert got.dtype == dtype and got.is_contiguous(memory_format=torch.channels_last)
+    near = {"atol": 1e-4, "rtol": 1e-4} if dtype is torch.float32 else {"atol": 3e-2, "rtol": 1e-2}
+    torch.testing.assert_close(got.detach().cpu().double(), expected.detach(), **near)
+    torch.testing.assert_close(there.grad.cpu().double(), plain.grad, **near)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_generator_gives_on_a_gpu_what_it_gives_on_a_cpu(precision: str) -> None:
+    net, x = ImageGenerator(3, 8), images(3)
+    there = ImageGenerator(3, 8).cuda().to(memory_format=torch.channels_last)
+    there.load_state_dict(net.state_dict())
+    expected = net(x)
+    expected.square().sum().backward()
+    with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+        got = there(x.cuda().contiguous(memory_format=torch.channels_last))
+    got.float().square().sum().backward()
+    near = 1e-3 if precision == "fp32" else 5e-2
+    torch.testing.assert_close(got.detach().float().cpu(), expected.detach(), atol=near, rtol=near)
+    for one, other in zip(there.parameters(), net.parameters(), strict=True):
+        assert float((one.grad.cpu() - other.grad).norm()) <= 10 * near * float(other.grad.norm()) + 1e-6

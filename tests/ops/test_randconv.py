@@ -136,6 +136,15 @@ def test_every_style_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {*seen} == {*STYLES}
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_texture_as_one_convolution_is_the_same_and_draws_the_same(seed: int) -> None:
+    """What a GPU does: a mixture of convolutions has the mixture of their weights."""
+    x = torch.randn(2, 3, 21, 19, generator=rng(9))
+    one, other = rng(seed), rng(seed)
+    torch.testing.assert_close(randconv._textured(x, one), texture(x, other), atol=1e-5, rtol=1e-5)
+    assert torch.equal(one.get_state(), other.get_state())
+
+
 def test_amplitudes_keep_the_phases_and_stay_between_the_two_images() -> None:
     x = torch.rand(5, 3, 8, 6, generator=rng(3), dtype=torch.float64)
     made, draws = amplitudes(x, rng(4)), rng(4)

@@ -22,6 +22,7 @@ __all__ = ["speed"]
 
 _STRANGE = 1.15  # a ratio above this says more of the measurement than of the round
 _SHORT_TIME = 0.05  # seconds below which a clock and a scheduler weigh
+_NOT_OF_THE_PLAN = ("to_json", "quiet", "federation", "megabytes", "start")
 _SHORT = {  # phases as the table's headings have them
     "data": "data",
     "augmentation": "augment",
@@ -51,10 +52,14 @@ def speed(
     ] = None,
     threads: Annotated[int | None, typer.Option(help="threads on a CPU; default one per core")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="a method's field, NAME=VALUE, repeatable: for all methods")] = None,
+    beside: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE, repeatable: one more round with this field, held against the round without it")
+    ] = None,
     compile: Annotated[
         str, typer.Option(help="compiled passes on a GPU; auto: where faster", autocompletion=among("auto", "on", "off"))
     ] = "auto",
     repeats: Annotated[int, typer.Option(help="how often each side is timed; the fastest counts")] = 2,
+    start: Annotated[bool, typer.Option(help="time a process of its own from the command to its first batch, for each network")] = True,
     federation: Annotated[
         bool, typer.Option("--federation", help="the exchange between sites instead: real processes on this machine")
     ] = False,
@@ -72,6 +77,7 @@ def speed(
     with answering():
         from unseen.files import write_atomically
         from unseen.speed.measuring import machine, measure
+        from unseen.speed.start import seconds_to_first_batch
 
         refuse_unwritable(to_json)
         if federation:
@@ -88,9 +94,12 @@ def speed(
             for total, case, row in measure(plan, say=lambda text: errors.print(text, markup=False)):
                 rows.append(row)
                 tell(len(rows), total, case, row)
+        starts = {network: seconds_to_first_batch(plan, network) for network in dict.fromkeys(row.network for row in rows) if start}
         _show(plan, rows)
+        if start:
+            _show_starts(starts)
         if to_json is not None:
-            found = {"machine": machine(), "plan": _plain(plan), "measured": [row.plain() for row in rows]}
+            found = {"machine": machine(), "plan": _plain(plan), "measured": [row.plain() for row in rows], "start": starts}
             to_json.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(to_json, json.dumps(found, indent=1) + "\n")
 
@@ -105,7 +114,7 @@ def _plan(given: dict[str, Any]) -> SpeedPlan:
     choose("device", given["device"], ("auto", "cpu", "cuda"))
     choose("precision", given.get("precision", "fp32"), ("fp32", "bf16", "auto"))
     choose("compile", given["compile"], ("auto", "on", "off"))
-    given["settings"] = settings_from(given.pop("set_", []))
+    given["settings"], given["beside"] = settings_from(given.pop("set_", [])), settings_from(given.pop("beside", []))
     if "steps" in given and "data" in given:
         raise BadInput("--steps is the size of made-up data; with --data a round is one pass over those")
     on_gpu = given["device"] == "cuda" or (given["device"] == "auto" and torch.cuda.is_available())
@@ -170,9 +179,11 @@ def _show(plan: SpeedPlan, rows: list[SpeedMeasured]) -> None:
     what = plan.data or f"noise, {plan.steps} batches for each of 3 clients"
     size = f", {plan.size} px" if plan.size else ""
     typer.echo(f"{where}, torch {about['torch']}; batch {plan.batch}{size}, {plan.precision}; {what}")
-    rates: list[tuple[str, ...]] = [("network", "method", "bare step", "round", "ratio", "augmented", "ratio", "passes", "of passes")]
+    rates: list[tuple[str, ...]] = [
+        ("network", "method", "bare step", "round", "ratio", "augmented", "ratio", "passes", "of passes", "scored", "scoring")
+    ]
     for row in rows:
-        bare, plain, augmented = (f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" for rate in (row.bare, row.round, row.augmented))
+        bare, plain, augmented = (_rate(rate) for rate in (row.bare, row.round, row.augmented))
         rates.append(
             (
                 row.network,
@@ -184,10 +195,16 @@ def _show(plan: SpeedPlan, rows: list[SpeedMeasured]) -> None:
                 f"{row.augmented_ratio:.2f}",
                 f"{row.passes:.2f}",
                 f"{row.pass_ratio:.2f}",
+                _rate(row.scored),
+                f"{row.scoring_share:.0%}",
             )
         )
     typer.echo(f"\nimages a second, training part of a round; ratios to the bare step; augmented: with {plan.augment}")
     typer.echo(_fitted(rates))
+    for row in rows:
+        if row.beside is not None:
+            fields = ", ".join(f"{name}={value}" for name, value in plan.beside.items())
+            typer.echo(f"{row.method} with {row.network} and {fields}: {_rate(row.beside)}, {row.beside_ratio:.2f} of the round")
     for doubt in doubts(rows):
         screen.print(doubt, markup=False, soft_wrap=not screen.is_terminal)
     if any(row.compiled for row in rows):
@@ -225,6 +242,20 @@ def _fitted(rows: list[tuple[str, ...]]) -> str:
     heads = [(f"{row[0]}, {row[1]}", *row[2:]) for row in rows[1:]]
     sides = list(zip(("", *rows[0][2:]), *heads, strict=True))
     return _aligned([(line[0], "", *line[1:]) for line in sides])
+
+
+def _show_starts(starts: dict[str, dict[str, float] | None]) -> None:
+    typer.echo("\nseconds from the command to the first trained batch, FedAvg, in a process of its own")
+    for network, times in starts.items():
+        if times is None:
+            typer.echo(f"{network}  could not be measured")
+            continue
+        steps = ", ".join(f"{what} {when:.1f}" for what, when in times.items() if what != "step")
+        typer.echo(f"{network}  {times['step']:.1f}  (until then: {steps})")
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> str:

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from unseen.settings import Configured
 from unseen.task import Task
 
-__all__ = ["RECORDABLE", "Recorded", "StepGraphs", "no_collection", "recordable", "renew", "set_rate"]
+__all__ = ["RECORDABLE", "Recorded", "RecordedPass", "StepGraphs", "no_collection", "recordable", "renew", "set_rate"]
 
 _FAST: dict[Any, dict[str, Any]] = {torch.optim.Adam: {"fused": True, "capturable": True}, torch.optim.SGD: {"fused": True}}
 RECORDABLE: tuple[type[Optimizer], ...] = tuple(_FAST)  # the pool keeps them, their state begins with zeros
@@ -85,6 +85,25 @@ class _Recording:
         self._graph.replay()
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient  # for those who look at the last gradient after the loop
+
+
+class RecordedPass:
+    """A pass without gradients over batches of one shape, replayed on the stream that it was recorded for.
+
+    A batch that is short is filled up with what lies there from before. What is given is there until the next batch.
+    """
+
+    def __init__(self, answer: Callable[[Tensor], Tensor], shape: tuple[int, ...], like: Tensor, stream: Any) -> None:
+        self._held = answer  # its network must live as long as its addresses are used
+        self._x = torch.zeros(shape, dtype=like.dtype, device=like.device).contiguous(memory_format=torch.channels_last)
+        self._graph = torch.cuda.CUDAGraph()
+        with no_collection(), torch.cuda.graph(self._graph, stream=stream):
+            self._said = answer(self._x)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self._x[: len(x)].copy_(x)
+        self._graph.replay()
+        return self._said[: len(x)]
 
 
 def recordable(kind: Callable[..., Optimizer], settings: dict[str, Any], device: torch.device, scheduled: bool) -> dict[str, Any]:

@@ -1,16 +1,19 @@
-"""On a GPU, batches are made on a stream of their own while the steps before them still run."""
+"""Streams beside the one that trains: batches are made while steps still run, answers are checked while the next client works."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["Ahead"]
+__all__ = ["Ahead", "Made", "OneBehind"]
 
+T = TypeVar("T")
+Made = TypeVar("Made", bound=Tensor | tuple[Tensor, ...])
 _STEPS = 3  # that may still wait to run when the next batch is made: enough to keep a GPU busy, few enough for its memory
 
 
@@ -24,7 +27,7 @@ class Ahead:
         self._stream = stream
         self._asked: deque[Any] = deque(maxlen=_STEPS)  # where the current stream stood when the last batches were asked for
 
-    def make(self, batch: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    def make(self, batch: Callable[[], Made]) -> Made:
         """The batch, for use on the current stream. The values equal those made on the current stream."""
         current = torch.cuda.current_stream(self._stream.device)
         if len(self._asked) < _STEPS:
@@ -36,7 +39,45 @@ class Ahead:
         self._asked.append(asked)
         with torch.cuda.stream(self._stream):
             made = batch()
+        return self._handed(made, current)
+
+    def go_on(self, make: Callable[[], Made]) -> Made:
+        """What is made of the last batch, likewise. It reads that batch, and what was there before the task's first one."""
+        with torch.cuda.stream(self._stream):
+            made = make()
+        return self._handed(made, torch.cuda.current_stream(self._stream.device))
+
+    def _handed(self, made: Made, current: Any) -> Made:
         current.wait_stream(self._stream)
-        for tensor in made:
+        for tensor in (made,) if isinstance(made, Tensor) else made:
             tensor.record_stream(current)  # freed here, its memory is used again only when the step that reads it is done
         return made
+
+
+class OneBehind:
+    """On a GPU each of several results is looked at when the next is under way, on a stream of its own: the device goes on meanwhile."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def one_behind(self, results: Iterable[T]) -> Iterator[tuple[T, AbstractContextManager[None]]]:
+        """Every result, and the context to look at it in; on a CPU as they come."""
+        if self._stream is None:
+            yield from ((result, nullcontext()) for result in results)
+            return
+        before: tuple[T, AbstractContextManager[None]] | None = None
+        for result in results:
+            there = self._beside(torch.cuda.current_stream(self._stream.device).record_event())
+            if before is not None:
+                yield before
+            before = result, there
+        if before is not None:
+            yield before
+
+    @contextmanager
+    def _beside(self, there: Any) -> Iterator[None]:
+        """Whoever reads numbers here waits until the result is there, not until what was asked for after it is done."""
+        assert self._stream is not None
+        self._stream.wait_event(there)
+        with torch.cuda.stream(self._stream):
+            yield

@@ -13,7 +13,7 @@ from unseen.method import Refused, Replies
 from unseen.payload import Payload
 from unseen.randomness import generator
 from unseen.runs.traffic import Traffic
-from unseen.scoring import Model, Scores, Scoring
+from unseen.scoring import Model, Passes, Scores, Scoring
 from unseen.state import Part
 from unseen.world import World
 
@@ -32,10 +32,15 @@ class Answering(Protocol):
     ) -> Iterator[tuple[str, U | Refused]]: ...
 
 
-def scored(engine: Answering, world: World, round_number: int, model: Model) -> tuple[dict[str, Scores], Traffic]:
-    """The global model on every client's validation part and on every unseen domain, and each client's own model where it has one."""
+def scored(
+    engine: Answering, world: World, round_number: int, model: Model, made: Mapping[str, Passes] | None = None
+) -> tuple[dict[str, Scores], Traffic]:
+    """The global model on every client's validation part and on every unseen domain, and each client's own model where it has one.
+
+    `made`: the global model's passes, by name, where they were made before.
+    """
     cohort = RoundCohort(engine, world, round_number, names=[*world.clients, *world.evaluators], first_ask=SCORING_ASK)
-    replies = cohort.ask(Scoring(world.experiment.method).score, model).all()
+    replies = cohort.ask(Scoring(world.experiment.method, made).score, model).all()
     return replies, cohort.traffic
 
 

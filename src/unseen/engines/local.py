@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from unseen.client import Client
 from unseen.codec import CodecError
+from unseen.device.streams import OneBehind
 from unseen.engines.checking import Checker
 from unseen.engines.cohort import RoundCohort, scored
+from unseen.engines.onlooker import Onlooker
 from unseen.engines.tasks import Place, TaskRunner, answer_type, path_of
 from unseen.engines.telling import Asked, Look
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, ClientFailed, OutOfRange, RefusedReply
-from unseen.method import Refused
+from unseen.method import Method, Refused
 from unseen.payload import Payload, refuse_unusable
 from unseen.runs.memory import MemoryStore
 from unseen.runs.traffic import Traffic
 from unseen.runs.writing import Writer
-from unseen.scoring import Model, Scores
+from unseen.scoring import Model, Passes, Scores
 from unseen.world import World
 
 __all__ = ["LocalEngine"]
 
 D = TypeVar("D", bound=Payload)
 U = TypeVar("U", bound=Payload)
+
+
+def _overlaps(world: World) -> bool:
+    method, task = type(world.experiment.method), world.dataset.task.name
+    return world.device.type == "cuda" and task == "classification" and method.local_model is Method.local_model
 
 
 class LocalEngine:
@@ -43,10 +53,11 @@ class LocalEngine:
         self.world = world
         self.memory = MemoryStore(memory_folder, writer if workers is None else None)
         self.look: Look | None = None
-        self._checker = Checker(world)
+        self._checker, self._checks = Checker(world), OneBehind(world.device if workers is None else torch.device("cpu"))
         self._workers = workers
         self._through_bytes = through_bytes
         self._runner = (runner or TaskRunner(world)) if workers is None else None
+        self._looked: dict[int, Callable[[], dict[str, Passes]]] = {}  # by round: passes that scoring has only to read
 
     def cohort(self, round_number: int) -> RoundCohort:
         return RoundCohort(self, self.world, round_number)
@@ -54,8 +65,26 @@ class LocalEngine:
     def notes(self) -> dict[str, Any]:
         return {}
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a model can be looked at while the next round trains: a classifier on a GPU, unless clients have models of their own.
+
+        Those are made of what clients remember, which the next round changes. The loss of masks is one of batches, domain by domain.
+        """
+        return self._runner is not None and _overlaps(self.world)
+
+    @cached_property
+    def _onlooker(self) -> Onlooker:
+        assert self._runner is not None
+        return Onlooker(self.world, self._runner.reader)
+
+    def look_ahead(self, round_number: int, model: Model) -> None:
+        """Begin to look at a round's model. `score` then has only to read what was seen, whatever was trained in between."""
+        self._looked[round_number] = self._onlooker.look(round_number, model.model)
+
     def score(self, round_number: int, model: Model) -> tuple[dict[str, Scores], Traffic]:
-        return scored(self, self.world, round_number, model)
+        read = self._looked.pop(round_number, dict)
+        return scored(self, self.world, round_number, model, read())
 
     def answers(
         self, task: Callable[[D, Client], U], downs: Mapping[str, D], place: Place, shared: bool
@@ -63,11 +92,12 @@ class LocalEngine:
         """The clients' answers in name order, each checked before it and the client's memory count."""
         path = path_of(task, self.world.experiment.method)
         up_type = answer_type(task, path, downs)
-        for name, up, staged in self._run(task, path, downs, place, shared):
+        for (name, up, staged), beside in self._checks.one_behind(self._run(task, path, downs, place, shared)):
             try:
-                answer = up if isinstance(up, Payload) else up_type.from_bytes(up)
-                refuse_unusable(answer, up_type)
-                self._refuse_undeclared(path, name, answer, downs[name])
+                with beside:
+                    answer = up if isinstance(up, Payload) else up_type.from_bytes(up)
+                    refuse_unusable(answer, up_type)
+                    self._refuse_undeclared(path, name, answer, downs[name])
             except (RefusedReply, CodecError) as refusal:
                 yield name, Refused(str(refusal))
             else:

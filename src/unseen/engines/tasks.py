@@ -73,7 +73,7 @@ class TaskRunner:
     def __init__(self, world: World) -> None:
         self.world = world
         self.pool = Pool(world.builders, world.device, world.compiled)
-        self._reader = SampleReader(world.dataset.domains, world.device)
+        self.reader = SampleReader(world.dataset.domains, world.device)
         self.client: Callable[..., Client] = Client  # `unseen speed` puts one with clocks in its place, a site one with bounds
         self.tell: Callable[[str, int, int], None] | None = None  # of a client's batches: how many were made, of how many
         self.secret: tuple[str, ...] = ()  # a site that keeps its order of batches to itself draws from this too
@@ -89,7 +89,7 @@ class TaskRunner:
             holding,
             task=world.dataset.task,
             pool=self.pool,
-            reader=self._reader,
+            reader=self.reader,
             rng=generator(seed, "draws", place.round, place.ask, name, *self.secret),
             pixels=world.dataset.pixels,
             augment=world.augment,

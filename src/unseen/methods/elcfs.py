@@ -148,7 +148,7 @@ class ELCFS(Method[Aggregate]):
             self.local.descend(net, optimizer, lambda: self.objective(net, client.task, x, t, y))
 
         for x, y in self.local.batches(client):
-            step(x, self.restyle(x, others.low, client) if others and others.low else x[None], y)
+            step(x, client.beside(self.restyle, x, others.low, client) if others and others.low else x[None], y)
         if self.keep_moments:
             client.remember(Moments(of=moments_of(optimizer)))
         return Up(model=state_of(net), **self.combining.upload(client, net))
@@ -158,7 +158,7 @@ class ELCFS(Method[Aggregate]):
         lows = [low for _, low in sorted(bank.items())]
         rows = draw_rows([len(low) for low in lows], len(x), self.restyled, client.rng)
         lam = self.lam_low + (self.lam_high - self.lam_low) * torch.rand(rows.shape, generator=client.rng)
-        t = restyle_amplitudes(x, take_rows(lows, rows).to(x), lam.to(x), self.window.alpha)
+        t = restyle_amplitudes(x, take_rows(lows, rows).to(x, non_blocking=True), lam.to(x, non_blocking=True), self.window.alpha)
         return t.clamp(*client.pixel_range) if self.clip else t
 
     def objective(self, net: TaskNet, task: Task, x: Tensor, t: Tensor, y: Tensor) -> Tensor:

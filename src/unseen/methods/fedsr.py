@@ -116,7 +116,7 @@ class FedSR(Method[Server]):
             self.local.descend(net, optimizer, lambda: self.objective(net, spread, reference, client, x, y, noise, mixing))
 
         for x, y, *mixing in self.local.batches(client):
-            step(x, y, torch.randn(len(x), spread.out_features, generator=client.rng).to(x.device), *mixing)
+            step(x, y, torch.randn(len(x), spread.out_features, generator=client.rng).to(x.device, non_blocking=True), *mixing)
         after = state_of(reference)
         if self.reference == "local":
             client.remember(Kept(reference=after))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from unseen.networks.kernels import has_kernels
+from unseen.networks.padding import mirrored_edges
 
 __all__ = ["ImageGenerator"]
 
@@ -46,5 +50,25 @@ class _Residual(nn.Module):
 
 
 def _conv_norm(entering: int, leaving: int) -> nn.Sequential:
-    conv = nn.Conv2d(entering, leaving, 3, padding=1, padding_mode="reflect", bias=False)
-    return nn.Sequential(conv, nn.InstanceNorm2d(leaving))
+    conv = _MirroringConv2d(entering, leaving, 3, padding=1, padding_mode="reflect", bias=False)
+    return nn.Sequential(conv, _InstanceNorm2d(leaving))
+
+
+class _MirroringConv2d(nn.Conv2d):
+    """The same on a GPU, where maps keep their order in memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not has_kernels(x.device):
+            return super().forward(x)
+        return F.conv2d(mirrored_edges(x), self.weight, self.bias, self.stride)
+
+
+class _InstanceNorm2d(nn.InstanceNorm2d):
+    """Likewise."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not has_kernels(x.device):
+            return super().forward(x)
+        from unseen.networks.instance_norm_kernel import instance_normalised  # takes Triton
+
+        return instance_normalised(x, self.eps)

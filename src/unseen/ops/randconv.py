@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.networks.kernels import has_kernels
 from unseen.ops.augmix import batch_range
 from unseen.ops.fourier import mix_amplitudes
-from unseen.ops.kernels import has_kernels
 
 __all__ = [
     "STYLES", "Operation", "amplitudes", "draw_kernel", "draw_operation", "mixing_chain", "randconv", "repeated", "restyled_views",
@@ -84,10 +84,22 @@ def mixing_chain(x: Tensor, rng: torch.Generator) -> Tensor:
 
 def texture(x: Tensor, rng: torch.Generator) -> Tensor:
     """Random convolutions at four scales, mixed by Dirichlet(1) weights, then mixed with the image by U(0, 1)."""
+    if _has_kernel(x):
+        return _textured(x, rng)
     mixture = torch.zeros_like(x)
     for size, weight in zip(_TEXTURE_SIZES, _simplex(len(_TEXTURE_SIZES), rng), strict=True):
         mixture.add_(_mixed(x, draw_kernel(size, x.shape[1], rng), 0.0), alpha=weight)
     return torch.lerp(mixture, x, _uniform(rng))
+
+
+def _textured(x: Tensor, rng: torch.Generator) -> Tensor:
+    """The same as one convolution: a mixture of convolutions has the mixture of their weights."""
+    widest = max(_TEXTURE_SIZES)
+    mixture = torch.zeros(x.shape[1], x.shape[1], widest, widest)
+    for size, weight in zip(_TEXTURE_SIZES, _simplex(len(_TEXTURE_SIZES), rng), strict=True):
+        inside = slice((widest - size) // 2, (widest + size) // 2)
+        mixture[..., inside, inside].add_(draw_kernel(size, x.shape[1], rng), alpha=weight)
+    return _mixed(x, mixture, _uniform(rng))
 
 
 def amplitudes(x: Tensor, rng: torch.Generator) -> Tensor:
@@ -95,7 +107,7 @@ def amplitudes(x: Tensor, rng: torch.Generator) -> Tensor:
     circle, ratio = torch.randperm(len(x), generator=rng), torch.rand(len(x), generator=rng)
     partner = torch.empty_like(circle)
     partner[circle] = circle.roll(-1)
-    return mix_amplitudes(x, partner.to(x.device), ratio.to(x.device))
+    return mix_amplitudes(x, partner.to(x.device, non_blocking=True), ratio.to(x.device, non_blocking=True))
 
 
 def tones(x: Tensor, rng: torch.Generator) -> Tensor:
@@ -105,7 +117,7 @@ def tones(x: Tensor, rng: torch.Generator) -> Tensor:
     """
     low, high = batch_range(x)
     span = (high - low).clamp_min(1e-6)
-    draw = (2 * torch.rand(3, *x.shape[:2], generator=rng) - 1).to(x.dtype).to(x.device)[..., None, None]
+    draw = (2 * torch.rand(3, *x.shape[:2], generator=rng) - 1).to(x.dtype).to(x.device, non_blocking=True)[..., None, None]
     exponent, factor, shift = _GAMMA ** draw[0], _GAIN ** draw[1], _SHIFT * draw[2]
     return (((x - low) / span).clamp(0, 1) ** exponent * factor + shift).clamp(0, 1) * span + low
 

@@ -65,12 +65,12 @@ class JiGen(Configured):
         if self.beta < 1:
             keeps = torch.rand(len(x), generator=client.rng) < self.beta
             number = torch.where(keeps, number, torch.randint(1, self.permutations + 1, (len(x),), generator=client.rng))
-            order = tile_orders(self.grid**2, self.permutations)[number].to(x.device)
+            order = tile_orders(self.grid**2, self.permutations)[number].to(x.device, non_blocking=True)
             x, y = rearranged(x, order, self.grid), rearranged(y, order, self.grid) if y.ndim == 4 else y
         if self.grey and x.shape[1] == 3:
             chosen = torch.rand(len(x), self.grid**2, generator=client.rng) < self.grey
-            x = greyed_tiles(x, chosen.to(x.device), self.grid, *client.pixel_range)
-        return x, y, number.to(x.device)
+            x = greyed_tiles(x, chosen.to(x.device, non_blocking=True), self.grid, *client.pixel_range)
+        return x, y, number.to(x.device, non_blocking=True)
 
     @contextmanager
     def reading(self, net: TaskNet, segments: bool) -> Iterator[list[Tensor]]:

@@ -89,13 +89,17 @@ class Local(Configured):
         self, client: Client, batches: Iterable[tuple[Tensor, ...]], restyled: Restyle | None = None, times: int = 1
     ) -> Iterator[tuple[Tensor, ...]]:
         """Any batches as a step takes them. What a batch has beside images and labels (domains) comes after them."""
-        for images, y, *more in batches:
-            order: list[Tensor] = []
-            if self.jigen:
-                images, y, *order = self.jigen.puzzled(client, images, y)
-            x = restyled(images, client.rng) if restyled else views_of(self.views, images, client.rng)
-            challenge = self.rsc.draw(client.rng, x.device) if self.rsc else ()
-            yield x, y, *more, *order, *challenge, *mixing_of(self.mixstyle, x, client.rng, partial(client.stage_channels, x), times=times)
+        for batch in batches:
+            yield client.beside(self._prepared, client, batch, restyled, times)
+
+    def _prepared(self, client: Client, batch: tuple[Tensor, ...], restyled: Restyle | None, times: int) -> tuple[Tensor, ...]:
+        images, y, *more = batch
+        order: list[Tensor] = []
+        if self.jigen:
+            images, y, *order = self.jigen.puzzled(client, images, y)
+        x = restyled(images, client.rng) if restyled else views_of(self.views, images, client.rng)
+        challenge = self.rsc.draw(client.rng, x.device) if self.rsc else ()
+        return x, y, *more, *order, *challenge, *mixing_of(self.mixstyle, x, client.rng, partial(client.stage_channels, x), times=times)
 
     def loss(self, task: Task, net: TaskNet, x: Tensor, y: Tensor, drawn: tuple[Tensor, ...] = ()) -> Tensor:
         """The task's loss over every view, with styles mixed and features muted as drawn, and what binds the views together.

@@ -112,7 +112,7 @@ def mixing_of(part: MapStyle | None, x: Tensor, rng: torch.Generator, channels: 
 
     `times`: images in the forward pass per image of x (FedDAG: 2).
     """
-    return () if part is None else tuple(drawn.to(x.device) for drawn in part.draw(times * len(x), channels, rng))
+    return () if part is None else tuple(drawn.to(x.device, non_blocking=True) for drawn in part.draw(times * len(x), channels, rng))
 
 
 @overload

@@ -64,7 +64,7 @@ class RSC(Configured):
 
     def draw(self, rng: torch.Generator, device: torch.device) -> tuple[Tensor, ...]:
         """The seam before a step: for the form `map`, whether this batch loses channels (true) or positions."""
-        return () if self.form == "vector" else ((torch.rand((), generator=rng) < 0.5).to(device),)
+        return () if self.form == "vector" else ((torch.rand((), generator=rng) < 0.5).to(device, non_blocking=True),)
 
     def challenged(self, task: Task, net: TaskNet, look: Callable[[], Outputs], y: Tensor, by_channel: Tensor | None) -> Outputs:
         """The seam inside a step: what the network says where its strongest features are muted. `look` runs it on the batch."""

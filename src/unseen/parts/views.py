@@ -89,7 +89,7 @@ class FACT(Views):
         made = [x]
         for _ in range(self.copies):
             partner, lam = torch.randperm(len(x), generator=rng), self.eta * torch.rand(len(x), generator=rng)
-            made.append(mix_amplitudes(x, partner.to(x.device), lam.to(x.device)))
+            made.append(mix_amplitudes(x, partner.to(x.device, non_blocking=True), lam.to(x.device, non_blocking=True)))
         return torch.cat(made)
 
     def bond(self, task: Task, logits: Tensor, samples: int) -> Tensor:

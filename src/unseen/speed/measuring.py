@@ -35,9 +35,10 @@ from unseen.speed.split import Clock, ClockedRunner, Split, clock_of
 from unseen.speed.synthetic import TARGET, synthetic
 from unseen.world import World, build_world
 
-__all__ = ["Case", "SpeedMeasured", "SpeedPlan", "fastest", "machine", "measure"]
+__all__ = ["Case", "SpeedMeasured", "SpeedPlan", "fastest", "machine", "measure", "one_case"]
 
 _SIDE = 64  # pixels of made-up images
+_IN_A_ROW = 4  # rounds that are timed together where one is scored while the next trains
 _ONE_PASS: dict[str, dict[str, Any]] = {  # a round of about one pass, with all that makes the method what it is
     "csac": {"private_steps": 1, "steps": None},
     "fccl": {"private_epochs": 0.5, "public": "styled-digits", "public_images": 64},
@@ -65,6 +66,7 @@ class SpeedPlan:
     repeats: int = 2
     compile: Literal["auto", "on", "off"] = "auto"  # the rounds' passes; auto: where the bare step is faster so
     settings: Mapping[str, Any] = field(default_factory=dict)  # of every method
+    beside: Mapping[str, Any] = field(default_factory=dict)  # settings of one more round, held against the round
 
     def __post_init__(self) -> None:
         problems = [
@@ -88,6 +90,7 @@ class Case:
     method: str
     network: str
     world: World
+    beside: World | None = None  # the same with other settings
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ class SpeedMeasured:
     bare: float
     round: float  # training part, without augmentation
     augmented: float  # training part, augmentation and all
+    scored: float  # augmented, and scored after every round, as a run does it
+    beside: float | None  # training part with the settings beside, without augmentation
     seconds: dict[str, float]  # by phase, of one round with clocks inside
     sent: int  # bytes that leave the clients in a round
     received: int
@@ -119,9 +124,20 @@ class SpeedMeasured:
         """The round against the sum of the method's passes, each at the bare rate."""
         return self.ratio * self.passes
 
+    @property
+    def scoring_share(self) -> float:
+        """The part of a whole round by which scoring makes it longer."""
+        return 1 - self.scored / self.augmented
+
+    @property
+    def beside_ratio(self) -> float | None:
+        """The round with the settings beside against the round without them."""
+        return None if self.beside is None else self.beside / self.round
+
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self), "ratio": self.ratio, "augmented_ratio": self.augmented_ratio, "pass_ratio": self.pass_ratio}
+        told = ("ratio", "augmented_ratio", "pass_ratio", "scoring_share", "beside_ratio")
+        return {**asdict(self), **{name: getattr(self, name) for name in told}}
 
 
 def measure(plan: SpeedPlan, say: Callable[[str], None] = lambda _: None) -> Iterator[tuple[int, Case, SpeedMeasured]]:
@@ -134,6 +150,11 @@ def measure(plan: SpeedPlan, say: Callable[[str], None] = lambda _: None) -> Ite
                 yield len(cases), case, _measured(case, plan, Path(folder))
     finally:
         torch.set_num_threads(threads)
+
+
+def one_case(plan: SpeedPlan) -> Case:
+    """The first case of a plan."""
+    return _cases(plan, lambda _: None)[0]
 
 
 def machine() -> dict[str, Any]:
@@ -172,7 +193,9 @@ def _cases(plan: SpeedPlan, say: Callable[[str], None]) -> list[Case]:
             made[masks] = synthetic(plan.batch * plan.steps, max(plan.batch // 4, 2), side, masks)
         for name in plan.methods or METHODS:
             try:
-                cases.append(Case(name, network, build_world(_experiment(plan, name, network, made.get(masks)))))
+                world = build_world(_experiment(plan, name, network, made.get(masks)))
+                other = build_world(_experiment(plan, name, network, made.get(masks), plan.beside)) if plan.beside else None
+                cases.append(Case(name, network, world, other))
             except BadInput as bad:
                 if plan.methods:
                     raise
@@ -182,11 +205,13 @@ def _cases(plan: SpeedPlan, say: Callable[[str], None]) -> list[Case]:
     return cases
 
 
-def _experiment(plan: SpeedPlan, method: str, network: str, made: DomainDataset | None) -> Experiment:
+def _experiment(
+    plan: SpeedPlan, method: str, network: str, made: DomainDataset | None, beside: Mapping[str, Any] | None = None
+) -> Experiment:
     cls = method_class(method)
     own = {s.name for s in settings_of(cls)}
     values = {key: value for key, value in {"batch": plan.batch, "epochs": 1, **_ONE_PASS.get(method, {})}.items() if key in own}
-    values |= plan.settings
+    values |= {**plan.settings, **(beside or {})}
     around: dict[str, Any] = {"device": plan.device, "precision": plan.precision, "threads": plan.threads, "network": network}
     if made is not None:
         around |= {"data": made, "target": TARGET}
@@ -203,6 +228,7 @@ class _Rounds:
         self.world, self.runner = world, ClockedRunner(world)
         self.engine = LocalEngine(world, folder, runner=self.runner)
         self._method, self._number = world.experiment.method, 0
+        self._looking: tuple[int, Model] | None = None  # whose scores are on their way
         cohort = self.engine.cohort(0)
         self._state = self._method.start(world.fresh, cohort)
         cohort.close()
@@ -229,6 +255,19 @@ class _Rounds:
     def score(self) -> None:
         self.engine.score(self._number, Model(model=self._method.model(self._state)))
 
+    def scored(self, recipe: str, rounds: int) -> None:
+        """So many whole rounds, scored as a run scores them: where it can be, each while the next one trains."""
+        for _ in range(rounds):
+            self.train(recipe)
+            if not self.engine.looks_ahead:
+                self.score()
+                continue
+            model = Model(model=self._method.model(self._state))
+            self.engine.look_ahead(self._number, model)
+            if self._looking is not None:
+                self.engine.score(*self._looking)
+            self._looking = self._number, model
+
     def split(self, recipe: str, clock: Clock) -> tuple[Split, list[Travelled]]:
         """One more round with clocks inside, and the scoring after it."""
         split = Split(clock)
@@ -252,15 +291,21 @@ def _measured(case: Case, plan: SpeedPlan, folder: Path) -> SpeedMeasured:
     images = counting.images
     steps = max(1, images // plan.batch)
     passes = rounds.operations("none") / images / (bare.operations() / plan.batch)
+    in_a_row = _IN_A_ROW if rounds.engine.looks_ahead else 1
+    sides: dict[str, Callable[[], object]] = {
+        "bare": lambda: bare.run(steps),
+        "round": lambda: rounds.train("none"),
+        "augmented": lambda: rounds.train(plan.augment),
+        "scored": lambda: rounds.scored(plan.augment, in_a_row),
+    }
+    if case.beside is not None:
+        others = _Rounds(replace(case.beside, compiled=compiled and case.beside.experiment.method.compiles), folder / "beside")
+        sides["beside"] = lambda: others.train("none")
     best = fastest(
-        {
-            "bare": lambda: bare.run(steps),
-            "round": lambda: rounds.train("none"),
-            "augmented": lambda: rounds.train(plan.augment),
-        },
+        sides,
         plan.repeats,
         clock,
-        warm_up=4 if on_gpu else 0,  # a batch of a shape of its own is recorded after three rounds
+        warm_up=(4 if plan.data else 2) if on_gpu else 0,  # a batch of a shape of its own is recorded after three rounds
     )
     split, travelled = rounds.split(plan.augment, clock)
     if on_gpu:  # a replayed step is one piece: the optimiser's part is that of the bare step, once a batch
@@ -277,6 +322,8 @@ def _measured(case: Case, plan: SpeedPlan, folder: Path) -> SpeedMeasured:
         bare=steps * plan.batch / best["bare"],
         round=images / best["round"],
         augmented=images / best["augmented"],
+        scored=in_a_row * images / best["scored"],
+        beside=images / best["beside"] if "beside" in best else None,
         seconds=split.seconds,
         sent=total_bytes(travelled, "sent"),
         received=total_bytes(travelled, "received"),

@@ -14,8 +14,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from unseen.client import Batch, Client
 from unseen.data.domain import Samples
+from unseen.device.streams import Made
 from unseen.engines.tasks import Place, TaskRunner
-from unseen.ops.kernels import has_kernels
+from unseen.networks.kernels import has_kernels
 from unseen.payload import Payload
 from unseen.runs.memory import MemoryStore
 from unseen.world import World
@@ -113,19 +114,13 @@ class _ClockedClient(Client):
 
         return step
 
-    def batches(
-        self, *, size: int, epochs: float | None = None, steps: int | None = None, shuffle: bool = True, drop_last: bool = False
-    ) -> Iterator[Batch]:
-        for x, y in super().batches(size=size, epochs=epochs, steps=steps, shuffle=shuffle, drop_last=drop_last):
-            self._split.images += len(y)
-            yield x, y
+    def _training_batch(self, positions: Tensor, size: int) -> Batch:
+        self._split.images += len(positions)
+        return super()._training_batch(positions, size)
 
-    def domain_batches(
-        self, *, size: int, epochs: float | None = None, steps: int | None = None
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        for x, y, domain in super().domain_batches(size=size, epochs=epochs, steps=steps):
-            self._split.images += len(y)
-            yield x, y, domain
+    def beside(self, make: Callable[..., Made], *given: Any) -> Made:
+        with self._split.phase("data"):
+            return super().beside(make, *given)
 
     def _batch(self, samples: Samples, positions: Tensor, augment: bool = False) -> Batch:
         with self._split.phase("data"):
