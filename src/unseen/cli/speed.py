@@ -34,8 +34,6 @@ _SHORT = {  # phases as the table's headings have them
     "bytes": "bytes",
 }
 
-_NOT_OF_THE_PLAN = ("to_json", "quiet", "federation", "megabytes")
-
 
 def speed(
     methods: Annotated[str, typer.Option(help="methods, separated by commas, or all")] = "fedavg",
