@@ -17,7 +17,7 @@ from unseen.errors import BadInput
 from unseen.networks import build_network
 from unseen.speed import PHASES, SpeedMeasured, SpeedPlan, measure
 from unseen.speed.bare import bare_step
-from unseen.speed.measuring import _cases, fastest
+from unseen.speed.measuring import Case, _cases, fastest
 from unseen.speed.split import Split
 from unseen.speed.start import seconds_to_first_batch
 from unseen.speed.synthetic import TARGET, synthetic
@@ -204,6 +204,34 @@ def test_the_command_prints_both_tables_and_writes_json(tmp_path: Path) -> None:
     rows = found["measured"]
     assert [row["method"] for row in rows] == ["fedavg", "fedsb"]
     assert all(row["ratio"] == pytest.approx(row["round"] / row["bare"]) for row in rows)
+
+
+def test_what_was_measured_before_a_cut_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without progress: each row is printed and in the file before the next one begins."""
+    from unseen.speed import measuring
+
+    whole = measuring._measured
+
+    def cut(case: Case, *rest: object) -> SpeedMeasured:
+        if case.method == "fedsb":
+            raise KeyboardInterrupt
+        return whole(case, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(measuring, "_measured", cut)
+    words = "speed --methods fedavg,fedsb --networks small_cnn:width=2 --batch 4 --size 8 --steps 1 --repeats 1 --device cpu -q"
+    result = CliRunner().invoke(app, [*words.split(), "--json", str(tmp_path / "speed.json")])
+    assert result.exit_code != 0 and "1/2 fedavg, small_cnn:width=2: bare" in result.output
+    assert [row["method"] for row in json.loads((tmp_path / "speed.json").read_text())["measured"]] == ["fedavg"]
+
+
+def test_methods_share_a_bare_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for those that compile and one for those that do not: made once for each network and batch."""
+    from unseen.speed import measuring
+
+    made, make = list[str](), measuring._bare
+    monkeypatch.setattr(measuring, "_bare", lambda case, *rest: made.append(case.method) or make(case, *rest))
+    rows = [row for _, _, row in measure(SpeedPlan(methods=("fedavg", "fedprox", "fedsam"), **TINY))]
+    assert len(rows) == 3 and 1 <= len(made) <= 2 and made[0] == "fedavg"
 
 
 def test_real_data_are_measured_as_they_are() -> None:

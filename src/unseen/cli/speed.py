@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,8 +74,7 @@ def speed(
     """
     given = {key: value for key, value in locals().items() if key not in _NOT_OF_THE_PLAN and value is not None}
     with answering():
-        from unseen.files import write_atomically
-        from unseen.speed.measuring import machine, measure
+        from unseen.speed.measuring import measure
         from unseen.speed.start import seconds_to_first_batch
 
         refuse_unwritable(to_json)
@@ -82,9 +82,7 @@ def speed(
             from unseen.cli.speed_federation import show_exchange
 
             exchanged = show_exchange(megabytes, repeats, quiet)
-            if to_json is not None:
-                to_json.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(to_json, json.dumps({"machine": machine(), "exchange": exchanged}, indent=1) + "\n")
+            _write(to_json, {"exchange": exchanged})
             return
         plan = _plan(given)
         rows: list[SpeedMeasured] = []
@@ -92,14 +90,22 @@ def speed(
             for total, case, row in measure(plan, say=lambda text: errors.print(text, markup=False)):
                 rows.append(row)
                 tell(len(rows), total, case, row)
+                _write(to_json, {"plan": _plain(plan), "measured": [row.plain() for row in rows], "start": {}})
         starts = {network: seconds_to_first_batch(plan, network) for network in dict.fromkeys(row.network for row in rows) if start}
         _show(plan, rows)
         if start:
             _show_starts(starts)
-        if to_json is not None:
-            found = {"machine": machine(), "plan": _plain(plan), "measured": [row.plain() for row in rows], "start": starts}
-            to_json.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(to_json, json.dumps(found, indent=1) + "\n")
+        _write(to_json, {"plan": _plain(plan), "measured": [row.plain() for row in rows], "start": starts})
+
+
+def _write(file: Path | None, found: dict[str, Any]) -> None:
+    """The numbers so far: a measurement that is cut keeps the rows it has."""
+    from unseen.files import write_atomically
+    from unseen.speed.measuring import machine
+
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps({"machine": machine(), **found}, indent=1) + "\n")
 
 
 def _plan(given: dict[str, Any]) -> SpeedPlan:
@@ -150,17 +156,35 @@ def _cores() -> int:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Any]:
-    """A bar in a terminal, lines elsewhere; both beside the numbers, not among them."""
+    """A bar in a terminal; and a line for each row as soon as it is measured, also where no progress is wanted."""
     from unseen.runs.screen import is_live
 
     with steps_bar("measuring", quiet) as told:
 
         def tell(done: int, total: int, case: Case, row: SpeedMeasured) -> None:
             told(done, total, f"{case.method}, {case.network}")
-            if not quiet and not is_live(errors):
-                errors.print(f"{done}/{total} {case.method}, {case.network}: ratio {row.ratio:.2f}", markup=False)
+            line = f"{done}/{total} {_in_a_line(row)}"
+            if quiet or not is_live(errors):
+                typer.echo(line)
+                sys.stdout.flush()  # a pipe would keep it until the end
+            else:
+                errors.print(line, markup=False)  # above the bar
 
         yield tell
+
+
+def _in_a_line(row: SpeedMeasured) -> str:
+    """
+    >>> from unseen.speed import SpeedMeasured
+    >>> rates = {"bare": 200.0, "round": 190.0, "augmented": 150.0, "scored": 120.0, "beside": None}
+    >>> _in_a_line(SpeedMeasured("fedsam", "resnet18", 96, 2.0, False, **rates, seconds={}, sent=1, received=2))
+    'fedsam, resnet18: bare 200, round 190 (0.95; 1.90 of passes), augmented 150 (0.75), scoring 20%'
+    """
+    beside = "" if row.beside is None else f", beside {_rate(row.beside)} ({row.beside_ratio:.2f} of the round)"
+    return (
+        f"{row.method}, {row.network}: bare {_rate(row.bare)}, round {_rate(row.round)} ({row.ratio:.2f}; {row.pass_ratio:.2f} of passes), "
+        f"augmented {_rate(row.augmented)} ({row.augmented_ratio:.2f}), scoring {row.scoring_share:.0%}{beside}"
+    )
 
 
 def _plain(plan: SpeedPlan) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from unseen.parts import PARTS
 from unseen.runs.traffic import Traffic, Travelled, total_bytes
 from unseen.scoring import Model
 from unseen.settings import settings_of
-from unseen.speed.bare import bare_step
+from unseen.speed.bare import bare_step, rows_of
 from unseen.speed.split import Clock, ClockedRunner, Split, clock_of
 from unseen.speed.synthetic import TARGET, synthetic
 from unseen.world import World, build_world
@@ -46,6 +46,9 @@ _ONE_PASS: dict[str, dict[str, Any]] = {  # a round of about one pass, with all 
     "fedadg": {"epoch": "batch"},
     "feddag": {"warmup": 0},
 }
+
+
+_Bares = dict[tuple[str, bool, int], tuple[BareStep, bool]]  # by network, whether methods compile, and rows: one serves several methods
 
 
 @dataclass(frozen=True)
@@ -143,11 +146,11 @@ class SpeedMeasured:
 def measure(plan: SpeedPlan, say: Callable[[str], None] = lambda _: None) -> Iterator[tuple[int, Case, SpeedMeasured]]:
     """Every case of the plan in turn: how many there are, which it was, what it came to. Mistakes come before the first."""
     threads = torch.get_num_threads()
-    cases = _cases(plan, say)
+    cases, bares = _cases(plan, say), _Bares()
     try:
         for case in cases:
             with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
-                yield len(cases), case, _measured(case, plan, Path(folder))
+                yield len(cases), case, _measured(case, plan, bares, Path(folder))
     finally:
         torch.set_num_threads(threads)
 
@@ -282,10 +285,13 @@ class _Rounds:
         return split, traffic.rows()
 
 
-def _measured(case: Case, plan: SpeedPlan, folder: Path) -> SpeedMeasured:
+def _measured(case: Case, plan: SpeedPlan, bares: _Bares, folder: Path) -> SpeedMeasured:
     on_gpu = case.world.device.type == "cuda"
     clock = clock_of(case.world.device)
-    bare, compiled = _bare(case, plan, clock)
+    kind = case.network, case.world.experiment.method.compiles, rows_of(case.world, plan.batch)
+    if kind not in bares:
+        bares[kind] = _bare(case, plan, clock)
+    bare, compiled = bares[kind]
     rounds = _Rounds(replace(case.world, compiled=compiled), folder)
     counting, _ = rounds.split(plan.augment, clock)  # the first round: warms up, and says how many images a round has
     images = counting.images
