@@ -53,6 +53,11 @@ LEVEL = runs("FedDyn", x=[0.90, 0.72, 0.84], y=[0.50, 0.63, 0.66])
             "A has the highest accuracy on x: 50.0 %, 10.0 points more than the next, B. One seed cannot tell the two apart: run more.",
         ),
         (
+            [cell for name, lift in (("A", 0.5), ("B", 0.4), ("C", 0.3)) for cell in runs(name, w=[lift], x=[lift + 0.1], y=[lift + 0.2])],
+            "A has the highest accuracy on average over 3 unseen domains: 60.0 %, 10.0 points more than the next, B. "
+            "One seed cannot tell them apart: run more.",
+        ),
+        (
             [*AHEAD, *runs("A", x=[0.9, 0.9, 0.9])],  # best on x, but it has no y: it is not compared
             "FedSB reaches 72.0 % accuracy on average over 2 unseen domains, 3 seeds.",
         ),
