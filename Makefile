@@ -11,14 +11,14 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 
 setup: $(VENV)/.done
 
-# The package alone is enough for the demo; `setup` adds the extras and the development tools.
+# The package with its page and figures is enough for the demo and for what it names next; `setup` adds the extras and the development tools.
 $(VENV)/.base: pyproject.toml constraints.txt
 	@echo "Making an environment in $(VENV): 1 GB on the disk, in half a minute or a few, as the line allows."
 	@$(PYTHON) -m venv $(VENV)
 	@echo "pip fetches PyTorch now (200 MB without CUDA, several GB with it), and is silent until it has it ..."
 	@$(PIP) torch hatchling editables
-	@echo "... and what Unseen takes besides: numpy, scipy, scikit-learn, pillow, safetensors, rich, typer."
-	@$(PIP) --no-build-isolation -e .
+	@echo "... and what Unseen takes besides: numpy, scipy, scikit-learn, pillow, safetensors, rich, typer, matplotlib, jinja2."
+	@$(PIP) --no-build-isolation -e ".[report]"
 	@touch $@
 
 $(VENV)/.done: $(VENV)/.base

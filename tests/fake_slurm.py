@@ -49,6 +49,8 @@ def sbatch(state: Path, words: list[str]) -> None:
     asked = dict(line.removeprefix("#SBATCH --").split("=", 1) for line in script.read_text().splitlines() if line.startswith("#SBATCH --"))
     if asked.get("partition") == "nowhere":
         sys.exit("sbatch: error: invalid partition specified: nowhere")
+    if asked.get("qos") == "one" and any(told["state"] in ("PENDING", "RUNNING") for told in jobs(state).values()):
+        sys.exit("sbatch: error: QOSMaxSubmitJobPerUserLimit")
     job = str(1000 + len(jobs(state)))
     plan = json.loads((state / "plan.json").read_text())
     fate = plan[int(job) - 1000] if int(job) - 1000 < len(plan) else {}

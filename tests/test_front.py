@@ -19,12 +19,16 @@ import unseen
 from tiny_settings import SETTINGS
 from unseen import BadInput, Classification, Domain, DomainDataset, Experiment, FedAvg, FedSB
 from unseen.data.domain import IMAGENET
+from unseen.deploy import export, load_model
+from unseen.deploy.finished import finished_run
 from unseen.experiment_options import options
 from unseen.methods import METHODS
 from unseen.parts.aggregation import SHA
 from unseen.parts.sam import SAM
 from unseen.parts.schedules import Cosine
+from unseen.report.collect import collect
 from unseen.report.result import PixelModel, Result
+from unseen.scoring import Model
 from unseen.settings import values_of
 from unseen.state import same_bits
 from unseen.world import build_world
@@ -122,13 +126,16 @@ def test_everything_prints_short(trained: tuple[Result, Path], tiny: DomainDatas
     world = result.world
     things = [result, result.records, result.model, result.table(), world, world.experiment, world.dataset, world.fold, tiny["a"]]
     things += [*world.holdings.values(), world.holdings["a"].train, world.experiment.method]
+    found = collect(trained[1].parent)
+    things += [found, found.runs[0], found.cells[0], finished_run(trained[1], without_data=True), Model(model=result.state)]
+    things += [load_model(export(trained[1], without_data=True))]
     for thing in things:
         assert 10 < len(repr(thing)) < 800, repr(thing)
     assert repr(tiny["a"]) == "Domain('a': 40 images 3 x 8 x 8 with labels)"
     assert repr(tiny) == "DomainDataset('tiny': a (40), b (30), c (20); classification of x, y, z; images 3 x 8 x 8)"
     assert repr(world.fold) == "Fold(train: a, b; unseen: c)"
     assert repr(world.holdings["a"].train) == "Samples(36 of a)"
-    assert "FedSB on tiny, unseen: c; 6 rounds, seed 0" in repr(result) and "source validation" in repr(result)
+    assert "FedSB on tiny, unseen: c; 6 rounds, seed 0" in repr(result) and max(map(len, repr(result).splitlines())) <= 80
     html = result._repr_html_()
     assert "<table>" in html and "FedSB" in html and len(html) < 3000
     assert replace(result, about={**result.about, "name": "<script>"})._repr_html_().count("<script>") == 0

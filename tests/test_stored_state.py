@@ -144,6 +144,16 @@ def test_views_are_the_same_numbers_and_no_copies() -> None:
     assert seen.model["w"][0, 0] == 0 and copied.model["w"][0, 0] != 0
 
 
+@pytest.mark.parametrize("spaces", range(9))
+def test_a_sender_cannot_have_a_tensor_seen_where_its_type_may_not_begin(spaces: int) -> None:
+    data = encode(Answer(model=weights(1), other=None, samples=4))
+    length = int.from_bytes(data[:8], "little")
+    moved = bytearray((length + spaces).to_bytes(8, "little") + data[8 : 8 + length] + b" " * spaces + data[8 + length :])
+    seen = decode(Answer, memoryview(moved), views=True)
+    assert same_bits(seen.model, weights(1))
+    assert all(value.data_ptr() % value.element_size() == 0 for value in seen.model.values() if value.numel())
+
+
 @pytest.mark.parametrize("names", [("b", "a"), ("é", "a.b"), ('q"', "z")])
 def test_a_models_file_has_the_librarys_bytes(names: tuple[str, str], tmp_path: Path) -> None:
     model = {names[0]: torch.arange(6.0).reshape(2, 3), names[1]: torch.tensor([1, 2]), "c": torch.ones(3).bfloat16().t()}

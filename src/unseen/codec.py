@@ -226,10 +226,10 @@ class _Held:
 
 
 class _Seen(_Held):
-    """The same; tensors are views of the bytes, where these may be written to and lie in order."""
+    """The same; tensors are views of the bytes, where these may be written to and a tensor begins where its type may."""
 
     def tensor(self, dtype: torch.dtype, begin: int, end: int) -> Tensor:
-        if isinstance(self._data, bytes) or self._data.readonly or end == begin:
+        if isinstance(self._data, bytes) or self._data.readonly or end == begin or begin % dtype.itemsize:
             return super().tensor(dtype, begin, end)
         return torch.frombuffer(self._data, dtype=dtype, count=(end - begin) // dtype.itemsize, offset=begin)
 

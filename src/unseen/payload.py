@@ -167,6 +167,10 @@ class _Declared:
         for name, hint in hints_of(type(self)).items():
             conform(getattr(self, name), hint, f"{type(self).__name__}.{name}")
 
+    def __repr__(self) -> str:
+        """What it holds, without the numbers in tensors."""
+        return f"{type(self).__name__}({', '.join(f'{name}={_short(getattr(self, name))}' for name in hints_of(type(self)))})"
+
     def to_bytes(self) -> bytes:
         return encode(self)
 
@@ -175,13 +179,28 @@ class _Declared:
         return decode(cls, data)
 
 
+def _short(value: Any) -> str:
+    """A value as a person wants to see it.
+
+    >>> _short({"w": torch.zeros(2, 3), "b": torch.zeros(3)}), _short(torch.zeros(2)), _short(0.5)
+    ('<2 tensors, 9 numbers>', '<float32 [2]>', '0.5')
+    """
+    if isinstance(value, Tensor):
+        return f"<{str(value.dtype).removeprefix('torch.')} {list(value.shape)}>"
+    if isinstance(value, dict) and value and all(isinstance(one, Tensor) for one in value.values()):
+        return f"<{len(value)} tensors, {sum(one.numel() for one in value.values()):,} numbers>"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_short(one)}" for key, one in value.items()) + "}"
+    return repr(value)
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(carries,))
 class Payload(_Declared):
     """Base of everything that travels. A subclass is a frozen dataclass whose fields say what they carry."""
 
     def __init_subclass__(cls) -> None:
         own = inspect.get_annotations(cls)
-        dataclass(frozen=True, kw_only=True)(cls)
+        dataclass(frozen=True, kw_only=True, repr=False)(cls)
         fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
         inherited = {name: fields.pop(name) for name in [*fields] if name not in own}
         fields |= {name: fields.pop(name) for name in own} | inherited  # a payload's own fields come first
@@ -194,7 +213,7 @@ class Memory(_Declared):
     """Base of what a client keeps for itself between rounds. It is no Payload, so it cannot be sent."""
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True)(cls)
+        dataclass(frozen=True, repr=False)(cls)
         _refuse_other_types(cls)
 
 

@@ -44,6 +44,11 @@ class Heard(Silent):
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.over: dict[str, str] = {}
+        self.rounds: list[tuple[int, int]] = []
+
+    def round(self, record: Any, seconds: float) -> None:
+        self.rounds.append((record["seed"], record["round"]))
+        assert seconds > 0
 
     def say(self, message: str) -> None:
         self.lines.append(message)
@@ -86,6 +91,7 @@ def test_jobs_leave_the_files_that_runs_leave_here_and_carry_text_alone(
     assert len(asked) == 2, "the finished one needed no job"
     assert {(a["partition"], a["time"], a["cpus-per-task"], a["mem"]) for a in asked} == {("short", "10", "2", "4GB")}
     assert "gpus-per-node" not in asked[0] and watch.lines[0].startswith("2 of 3 runs are submitted") and "1 are finished" in watch.lines[0]
+    assert watch.rounds == [(0, 2)], "of the run that was half done, and no round twice"
     assert watch.over == {cells[0].folder: "", cells[1].folder: "", "occupied": failed["occupied"]}
     pickles = list((out / FOLDER).glob("*_submitted.pkl"))
     assert len(pickles) == 2 and (out / FOLDER).stat().st_mode & 0o077 == 0
@@ -145,6 +151,14 @@ def test_at_most_so_many_at_once(cells: list[BenchmarkCell], tmp_path: Path, mon
     monkeypatch.setattr(slurm, "_queued", queued)
     assert len(on_slurm(cells, tmp_path / "out", WANTS, 1, Silent())) == 2
     assert len(fake_slurm.jobs(state)) == 2 and max(most) <= 1
+
+
+def test_a_cluster_that_takes_no_more_for_now_gets_the_rest_later(
+    cells: list[BenchmarkCell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, watch = fake_slurm.install(tmp_path, monkeypatch, {"instead": "sleep 1; exit 1"}, {"instead": "exit 1"}), Heard()
+    assert len(on_slurm(cells, tmp_path / "out", slurm_jobs(["time=1", "qos=one"]), None, watch)) == 2
+    assert len(fake_slurm.jobs(state)) == 2 and any("QOSMaxSubmitJobPerUserLimit" in line and "1 at a time" in line for line in watch.lines)
 
 
 def test_with_gpus_a_job_trains_on_one_wherever_it_was_submitted(

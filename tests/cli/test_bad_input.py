@@ -256,6 +256,12 @@ CASES = {
     "speed --repeats 0": "repeats",
     "speed --device gpu": "did you mean 'cuda'",
     "speed --json empty": "is a folder",
+    # tune, verdict, advise
+    "tune missing.toml --out new": "no file missing.toml",
+    "tune fedavg --out new": "needs --data",
+    "verdict nowhere FedAvg FedSB": "no folder nowhere",
+    "verdict run FedAvg FedX": "no row 'FedX'",
+    "advise --data stiled-digits": "did you mean 'styled-digits'",
     # between machines
     "leakage nowhere.toml --data styled-digits": "nowhere.toml",
     "leakage bad.toml --data styled-digits": "bad.toml",

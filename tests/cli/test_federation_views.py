@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from conftest import tiny_classification
 from federation_in_memory import FederationInMemory
 from unseen import Experiment
 from unseen.cli import app
+from unseen.cli.between import steps_of_sums
 from unseen.cli.live import LiveView
 from unseen.cli.server_view import ServerView
 from unseen.cli.site_view import SiteView
@@ -28,7 +30,7 @@ from unseen.federation.server.standing import StudyFile
 from unseen.federation.site.by_hand import at_work
 from unseen.methods import METHODS
 from unseen.parts import PARTS
-from unseen.runs.watch import Silent
+from unseen.runs.watch import Silent, Within
 from unseen.settings import build
 from unseen.training import train
 
@@ -147,7 +149,7 @@ def test_the_server_says_who_is_there_and_what_each_study_waits_for(ran: Federat
         assert re.match(r"a +connected, for \d\.\d s", lines[3]) and re.match(r"b +not connected, for ", lines[4])
         text = "\n".join(lines)
         assert re.search(r"fedavg  1 of 1 .*nothing: it has ended", text) and "the sites' approval, then" in text
-        view(Event("lost", "not connected any more", site="a"))
+        view(Event("lost", site="a"))
         assert re.match(r"a +not connected", shown(view, console)[3])
         assert all(len(line) <= 80 for line in lines)
 
@@ -165,7 +167,7 @@ def unseen() -> Callable[..., tuple[int, str]]:
 def test_status_at_the_server(ran: FederationInMemory, unseen: Any) -> None:
     code, said = unseen("federation", "status", ran.server.path)
     assert code == 0 and "`unseen serve` is not running" in said and "nothing: it has ended" in said and "\x1b" not in said
-    assert re.search(r"last refusals and errors\nwhen +study +what *\n.* a: \?\]0;owned", said)
+    assert re.search(r"last refusals\nwhen +why *\n.* study [0-9a-f]{8}, a: \?\]0;owned", said)
     code, said = unseen("federation", "status", ran.server.path, "--json")
     told = json.loads(said)
     assert code == 0 and [one["name"] for one in told["members"]] == ["a", "b", "c"] and told["studies"][0]["state"] == "ended"
@@ -208,3 +210,15 @@ def test_status_of_what_is_half_there(tmp_path: Path, unseen: Any) -> None:
     (tmp_path / "kit.toml").write_text("x = [")
     code, said = unseen("federation", "status", tmp_path)
     assert code == 2 and said.count("unseen: ") == 1
+
+
+def test_a_run_shows_the_steps_of_a_sum() -> None:
+    told: list[Within] = []
+    take = steps_of_sums(told.append)
+    for step in (1, 2):
+        for kind in ("asked", "answered"):
+            for site in ("a", "b"):
+                take(Event(kind, site=site, study=STUDY, round=3, task=f"train, step {step}", step=step))  # type: ignore[arg-type]
+    take(Event("asked", site="a", study=STUDY, round=3, task="score"))  # a plain question: the engine tells of it
+    one = [Within(3, "train, step 1", *numbers) for numbers in ((0, 1), (0, 2), (1, 2), (2, 2))]
+    assert told == [*one, *(replace(where, task="train, step 2") for where in one)]

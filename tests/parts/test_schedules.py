@@ -65,7 +65,7 @@ def warmed(rounds: int, then: Callable[[torch.optim.Optimizer], LRScheduler]) ->
         (Step(every=4, gamma=0.5, warmup=2), warmed(2, lambda o: StepLR(o, step_size=4, gamma=0.5))),
         (WarmUp(rounds=4), lambda o: LinearLR(o, start_factor=1 / 5, total_iters=4)),
     ],
-    ids=str,
+    ids=lambda thing: str(thing) if isinstance(thing, Schedule) else "torch",
 )
 def test_the_rates_are_those_of_torchs_schedulers(schedule: Schedule, theirs: Callable[[torch.optim.Optimizer], LRScheduler]) -> None:
     ours = [LR * schedule.share(number, ROUNDS) for number in range(1, ROUNDS + 1)]

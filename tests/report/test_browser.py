@@ -7,13 +7,18 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from synthetic_runs import write_bench, write_run
+from unseen.deploy.acceptance_page import render_acceptance
+from unseen.deploy.evaluation import Acceptance, Check, Measured, Style
+from unseen.federation.study.study import Leaving, Participant, Study
 from unseen.report.collect import collect
 from unseen.report.page import render_page
+from unseen.report.study_page import render_study
 
 BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 ROOT = Path(__file__).parents[2]
@@ -63,29 +68,73 @@ def test_runs_are_sorted_and_filtered(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.skipif(AXE is None, reason="axe-core is not installed: npm install axe-core")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 500])
-def test_axe_finds_no_obstacle(theme: str, width: int, tmp_path: Path) -> None:
-    """Labels, roles, headings, keyboard and contrast, with every folded part open."""
-    write_bench(tmp_path / "b", 3, 3, rounds=4)
-    write_run(tmp_path / "b/own", "Personal", seed=9, rounds=4, own={"photo": 0.8, "cartoon": 0.7})
-    write_run(tmp_path / "b/early", "FedAvg", "art", 8, rounds=4, done=2)
-    (tmp_path / "b/bench.json").write_text(json.dumps({"paper_numbers": {"FedAvg": {"average": 50.0}}}))
-    page = render_page(collect(tmp_path / "b"), "Runs").replace('<html lang="en">', f'<html lang="en" data-theme="{theme}">')
-    page = page.replace("<details ", "<details open ").replace("<details>", "<details open>")
+def obstacles(page: str, folder: Path, width: int, theme: str) -> list[str]:
+    """What axe-core finds wrong, with every folded part open."""
     assert AXE is not None
+    page = page.replace('<html lang="en">', f'<html lang="en" data-theme="{theme}">')
+    page = page.replace("<details ", "<details open ").replace("<details>", "<details open>")
     look = f"""<script>{AXE.read_text()}</script><script>addEventListener("load", async () => {{
-      document.querySelector("[data-toggle]").click();
+      const toggle = document.querySelector("[data-toggle]");
+      if (toggle) toggle.click();
       const found = await axe.run();
       document.title = "seen " + JSON.stringify([found.passes.length, found.violations.map((v) => v.id + ": " + v.help + " " +
         v.nodes.slice(0, 3).map((n) => n.html.slice(0, 120) + " | " + n.failureSummary).join("; "))]) + " end";
     }})</script></body>"""
-    text = opened(page.replace("</body>", look), tmp_path, f"--window-size={width},900", "--virtual-time-budget=20000")
+    text = opened(page.replace("</body>", look), folder, f"--window-size={width},900", "--virtual-time-budget=20000")
     found = re.search("<title>seen (.*?) end</title>", text, flags=re.DOTALL)
     assert found, text[-500:]
     passes, violations = json.loads(html.unescape(found.group(1)))
-    assert passes > 20 and not violations, "\n".join(violations)
+    assert passes > 15
+    return [str(violation) for violation in violations]
+
+
+with_axe = pytest.mark.skipif(AXE is None, reason="axe-core is not installed: npm install axe-core")
+
+
+@with_axe
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 500])
+def test_axe_finds_no_obstacle(theme: str, width: int, tmp_path: Path) -> None:
+    """Labels, roles, headings, keyboard and contrast."""
+    write_bench(tmp_path / "b", 3, 3, rounds=4)
+    write_run(tmp_path / "b/own", "Personal", seed=9, rounds=4, own={"photo": 0.8, "cartoon": 0.7})
+    write_run(tmp_path / "b/early", "FedAvg", "art", 8, rounds=4, done=2)
+    (tmp_path / "b/bench.json").write_text(json.dumps({"paper_numbers": {"FedAvg": {"average": 50.0}}}))
+    assert not obstacles(render_page(collect(tmp_path / "b"), "Runs"), tmp_path, width, theme)
+
+
+STUDY = Study(
+    federation="f" * 16,
+    proposal="p",
+    experiment={"method": "fedavg", "rounds": 3, "seed": 0, "validation": 0.1, "participation": 1.0, "set": {"lr": 0.1}, "weights": None},
+    schema={"task": "classification", "classes": ["a", "b"], "size": [8, 8], "channels": 3, "network": "small_cnn", "name": "x"},
+    participants={name: Participant("0" * 64, "n", "b", name == "target") for name in ("north", "target")},
+    minimum_clients=2,
+    sums=False,
+    passed_on=(),
+    weights={"model": "0" * 64},
+    plan=(Leaving("round", 1, "train", "model", "model", "task", "whole", 100, False, False, None, 1, 3),),
+)
+ANSWER = Acceptance(
+    model="FedAvg on x",
+    origin="not signed",
+    data="ours",
+    cases=[{"case": "1.png", "site": "north", "right": 1.0}],
+    metrics={"accuracy": Measured(0.8, 0.7, 0.9), "ece": Measured(0.1)},
+    sites={"north": {"cases": 1.0, "accuracy": 0.8}},
+    groups={"P1": {"cases": 1.0, "accuracy": 0.8}},
+    classes={"a": {"cases": 1.0, "accuracy": 0.8}},
+    style={"north": Style({"plain": 0.4}, "plain", 0.3, True)},
+    checks=[Check("accuracy", 0.9, 0.8, False, False)],
+    warnings=["looks unlike"],
+)
+
+
+@with_axe
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("page", [lambda: render_study(STUDY, "signed"), lambda: render_acceptance(ANSWER)], ids=["study", "acceptance"])
+def test_axe_finds_no_obstacle_on_the_other_pages(page: Callable[[], str], theme: str, tmp_path: Path) -> None:
+    assert not obstacles(page(), tmp_path, 500, theme)
 
 
 def looked_at(page: str, width: int, folder: Path) -> list[str]:

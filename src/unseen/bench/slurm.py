@@ -24,8 +24,8 @@ from unseen.bench.plan import BenchmarkCell, rounds_of
 from unseen.bench.single import outcome_of, write_cell
 from unseen.errors import BadInput, nearest
 from unseen.report.trackers import track_finished
-from unseen.runs.record import read_records
-from unseen.runs.watch import ManyWatch
+from unseen.runs.record import read_records, read_timings
+from unseen.runs.watch import ManyWatch, Watch
 
 __all__ = ["SlurmJobs", "minutes_of", "on_slurm", "slurm_jobs"]
 
@@ -116,12 +116,20 @@ def on_slurm(
     try:
         while waiting or running:
             while waiting and len(running) < (at_once or len(cells)):
-                cell = waiting.pop(0)
-                running[cell.folder] = _submit(executor, cell, out, wants)
-                watch.started(cell.folder)
+                cell = waiting[0]
+                try:
+                    running[cell.folder] = _submit(executor, cell, out, wants, watch.started(cell.folder))
+                except BadInput as refused:
+                    if not running:
+                        raise
+                    at_once = len(running)  # the cluster has a limit of its own
+                    watch.say(f"{refused.problems[0]}; {at_once} at a time from now on")
+                    break
+                del waiting[0]
             time.sleep(_LOOK)
             for folder, job in list(running.items()):
                 reason = job.ended()
+                job.tell_rounds()
                 if reason is None:
                     continue
                 del running[folder]
@@ -152,13 +160,28 @@ class _Submitted:
     cell: BenchmarkCell
     file: Path  # what it reads
     run: Path
+    watch: Watch  # who is told of its rounds
     begun: int  # rounds that were recorded when it was submitted
+    told: int
+    size: int = 0  # of the records when they were last read
     asked: float = field(default_factory=time.monotonic)
     missed: int = 0  # how often the scheduler did not know it
     state: str = ""
 
     def rounds(self) -> int:
         return len(read_records(self.run / "records.jsonl"))
+
+    def tell_rounds(self) -> None:
+        """Those that the job has written since the last look."""
+        file = self.run / "records.jsonl"
+        size = file.stat().st_size if file.exists() else 0
+        if size == self.size:
+            return
+        self.size = size
+        seconds = {timing["round"]: timing["train"] + timing["score"] for timing in read_timings(self.run / "timings.jsonl")}
+        for record in read_records(file)[self.told :]:
+            self.told = record["round"]
+            self.watch.round(record, seconds.get(record["round"], 0.0))
 
     def ended(self) -> str | None:
         """Why it failed, "" if it did not; None while it waits or works."""
@@ -179,19 +202,19 @@ class _Submitted:
         return bool(reason) and self.state in _SPOILT and self.rounds() > self.begun
 
 
-def _submit(executor: Any, cell: BenchmarkCell, out: Path, wants: SlurmJobs) -> _Submitted:
+def _submit(executor: Any, cell: BenchmarkCell, out: Path, wants: SlurmJobs, watch: Watch) -> _Submitted:
     from submitit.core.utils import CommandFunction
 
     file, run = out.absolute() / FOLDER / f"{cell.folder.replace('/', '.')}.json", out.absolute() / cell.folder
     description = {**cell.experiment.description(), "device": "cuda" if wants.gpus else "cpu"}  # of the job's machine, not of this one
     write_cell(file, description, run)
+    begun = len(read_records(run / "records.jsonl"))
     try:
         job = executor.submit(CommandFunction([sys.executable, "-m", "unseen.bench.single", str(file)]))
     except Exception as error:  # submitit's own classes, and whatever sbatch ran into
         said = str(error).strip().splitlines()
-        raise BadInput(f"the cluster took no job ({said[-1] if said else type(error).__name__}); change --slurm and try again") from error
-    begun = len(read_records(run / "records.jsonl"))
-    return _Submitted(str(job.job_id), cell, file, run, begun)
+        raise BadInput(f"the cluster took no job ({said[-1] if said else type(error).__name__})") from error
+    return _Submitted(str(job.job_id), cell, file, run, watch, begun, begun)
 
 
 def _queued(job: str) -> bool:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from unseen.bench.plan import BenchmarkCell
     from unseen.bench.slurm import SlurmJobs
 
+
 __all__ = ["bench", "jobs_of", "refuse_mixture", "seeds_of"]
+
+_NOTES = 5  # on runs that are left out of the table
 
 
 def bench(
@@ -145,7 +148,7 @@ def bench(
             else:
                 failed = run_benchmark(cells, out, number, watch, track or [])
         keep_failures(out, cells, failed)
-        _tell_failures(failed, len(cells), out)
+        _tell_failures(failed, len(cells), out, told=not quiet)
         if len(failed) < len(cells):
             again = _words(file, out, {**given, "targets": targets, "row": row, "set": set_})
             _show(again, out, cells, failed, quiet)
@@ -153,15 +156,17 @@ def bench(
         raise typer.Exit(1)
 
 
-def _tell_failures(failed: dict[str, str], runs: int, out: Path) -> None:
-    """Each reason once, however many runs it stopped."""
-    from rich.markup import escape
+def _tell_failures(failed: dict[str, str], runs: int, out: Path, told: bool) -> None:
+    """Each reason once, however many runs it stopped; where it was `told` while they ran, how many it stopped."""
+    from rich.text import Text
 
     from unseen.bench.failures import grouped
 
     for reason, folders in grouped(failed, out):
         which = folders[0] if len(folders) == 1 else f"{len(folders)} of {runs} runs, first {folders[0]}"
-        errors.print(f"[bold red]failed:[/] {escape(which)}: {escape(reason)}")
+        if not told or len(folders) > 1:
+            why = "for the reason above" if told else reason
+            errors.print(Text.assemble(("failed: ", "bold red"), f"{which}: {why}"), soft_wrap=not errors.is_terminal)
 
 
 def _words(file: Path, out: Path, given: dict[str, Any]) -> list[Any]:
@@ -175,7 +180,7 @@ def _words(file: Path, out: Path, given: dict[str, Any]) -> list[Any]:
 
 def _show(again: list[Any], out: Path, cells: Sequence[BenchmarkCell], failed: dict[str, str], quiet: bool) -> None:
     """The table, what it says, and what one would do next."""
-    from unseen.cli.tables import in_shell, next_steps, say_below, show_comparison
+    from unseen.cli.tables import in_shell, next_steps, say_below, say_where_others_are, show_comparison
     from unseen.report.collect import collect
     from unseen.report.saying import what_was_found
     from unseen.report.statistics import scores_by_method
@@ -184,11 +189,13 @@ def _show(again: list[Any], out: Path, cells: Sequence[BenchmarkCell], failed: d
 
     found = collect(out, force=True)
     show_comparison(found.cells, DEFAULT_RULE)
-    for note in found.notes:
-        screen.print(note, markup=False)
+    notes = [note for note in found.notes if not any(f"({folder})" in note for folder in failed)]  # those were told of
+    for note in notes[:_NOTES] + ([f"and {len(notes) - _NOTES} more: unseen runs {out}"] if len(notes) > _NOTES else []):
+        screen.print(note, markup=False, soft_wrap=not screen.is_terminal)
     if quiet:
         return
     say_below(what_was_found(found.cells, DEFAULT_RULE))
+    say_where_others_are(found.cells, out)
     seeds = sorted({cell.experiment.seed for cell in cells})
     more = ",".join(map(str, range(max(3, len(seeds) + 2))))
     best = best_of(scores_by_method(found.cells, DEFAULT_RULE))

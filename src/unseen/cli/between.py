@@ -7,10 +7,12 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unseen.federation.activity import Event, Observer
     from unseen.federation.kits import Federation
     from unseen.federation.server.exchange import Carrier, Terms
+    from unseen.runs.watch import Within
 
-__all__ = ["carrier_of", "needs_cryptography", "needs_flower", "terms_of"]
+__all__ = ["carrier_of", "needs_cryptography", "needs_flower", "steps_of_sums", "terms_of"]
 
 
 def needs_flower() -> None:
@@ -48,6 +50,28 @@ def carrier_of(text: str, federation: Federation, say: Callable[[str], None]) ->
 
     with closing(FlowerCarrier(federation, say=say)) as by_wire:
         yield by_wire
+
+
+def steps_of_sums(within: Callable[[Within], None]) -> Observer:
+    """Shows how far each step of a secure sum has come. Of plain questions the engine tells by itself."""
+    waiting: set[str] = set()
+    clients: set[str] = set()
+
+    def take(event: Event) -> None:
+        from unseen.runs.watch import Within
+
+        if not event.step or event.round is None:
+            return
+        if event.kind == "asked":
+            if not waiting:
+                clients.clear()
+            waiting.add(event.site)
+            clients.add(event.site)
+        else:
+            waiting.discard(event.site)
+        within(Within(event.round, event.task, len(clients) - len(waiting), len(clients)))
+
+    return take
 
 
 def terms_of(deadline: object, minimum_clients: object) -> Terms:

@@ -29,8 +29,8 @@ _STYLES = {"refused": "red", "failed": "red", "lost": "yellow", "waits": "yellow
 def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], folds: bool = False) -> Table:
     """A table of texts as they are: no markup, no control characters. The last column is cut at the end of the line, or folds."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading in headings[:-1]:
-        table.add_column(heading, no_wrap=True)
+    for number, heading in enumerate(headings[:-1]):  # only the last one gives way on a narrow screen
+        table.add_column(heading, no_wrap=True, min_width=max(len(heading), *(len(row[number]) for row in rows)) if rows else None)
     table.add_column(headings[-1], no_wrap=not folds, overflow="fold" if folds else "ellipsis")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))

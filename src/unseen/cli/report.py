@@ -83,7 +83,7 @@ def _draw(folder: Path, rules: list[str], force: bool) -> None:
 
     found = collect(folder, force=force)
     for rule in rules:
-        show_comparison(found.cells, rule)
+        show_comparison(found.cells, rule, others=True)
     for note in found.notes:
         errors.print(note, markup=False)
     rule = DEFAULT_RULE if DEFAULT_RULE in rules else rules[0]
@@ -91,12 +91,15 @@ def _draw(folder: Path, rules: list[str], force: bool) -> None:
 
 
 def tables_below(folder: Path, rules: list[str], force: bool = False) -> tuple[list[Any], list[str]]:
-    """A table per rule that the records can answer, below it that of the clients' own models, and notes on runs that were left out."""
+    """A table per rule that the records can answer, below it other metrics and the clients' own models, and notes on runs left out."""
+    from unseen.report.beside import beside
     from unseen.report.collect import collect
     from unseen.report.tables import comparison, own_comparison
 
     found = collect(folder, force=force)
-    tables = [table for rule in rules for table in (comparison(found.cells, rule), own_comparison(found.cells, rule))]
+    tables = [
+        table for rule in rules for table in (comparison(found.cells, rule), beside(found.cells, rule), own_comparison(found.cells, rule))
+    ]
     return [t for t in tables if t.columns], found.notes
 
 

@@ -256,7 +256,7 @@ def _looking_on(stack: ExitStack, experiment: Experiment, out: Path, looks: dict
 def _train_between_sites(
     experiment: Experiment, out: Path, about: dict[str, Any], resume: bool, looks: dict[str, bool], track: list[str]
 ) -> Result:
-    from unseen.cli.between import carrier_of, needs_cryptography, terms_of
+    from unseen.cli.between import carrier_of, needs_cryptography, steps_of_sums, terms_of
 
     needs_cryptography()
     from unseen.device.heap import give_back_at_once
@@ -277,7 +277,7 @@ def _train_between_sites(
         carrier = stack.enter_context(carrier_of(str(about.get("carrier", "flower")), known, watch.say))
         if study is None:
             study = propose(experiment, known, carrier, terms, watch.say, bool(about.get("secure_sums", False)))
-        standing = stack.enter_context(StudyFile(known.path, study, out))
+        standing = stack.enter_context(StudyFile(known.path, study, out, steps_of_sums(watch.within)))
         elsewhere = begin(experiment, study, known, carrier, terms, watch.say, standing)
         result = train(experiment, out, resume=resume, watch=watch, elsewhere=elsewhere)
         standing(Event("ended", study=study.digest))
@@ -301,7 +301,7 @@ def _show(result: Result, out: Path) -> None:
     """The table, what it says, and what one would do next."""
     from importlib.util import find_spec
 
-    from unseen.cli.tables import in_shell, next_steps, say_below, show_comparison
+    from unseen.cli.tables import in_shell, next_steps, say_below, say_where_others_are, show_comparison
     from unseen.report.saying import what_was_found
     from unseen.report.tables import Cell
     from unseen.runs.selection import DEFAULT_RULE, RULES
@@ -311,6 +311,7 @@ def _show(result: Result, out: Path) -> None:
     chosen = f"That was round {result.records[index]['round']} of {len(result.records)}. " if index is not None else ""
     show_comparison([cell], DEFAULT_RULE)
     say_below(chosen + what_was_found([cell], DEFAULT_RULE))
+    say_where_others_are([cell], out)
     screen.print(f"Records, model and checkpoint are in {out}", markup=False)
     looks = ("unseen", "figure", "confusion", out, "--out", "confusion.png"), "which classes are taken for which"
     page = (

@@ -52,7 +52,7 @@ class SiteView(LiveView):
 
     def take(self, event: Event) -> None:
         if event.kind in ("connected", "lost"):
-            self._line, self._since = f"connected: {event.text}" if event.kind == "connected" else event.text, time.monotonic()
+            self._line, self._since = ("" if event.kind == "connected" else "not ") + f"connected: {event.text}", time.monotonic()
         if event.study:
             self._of(event)
 

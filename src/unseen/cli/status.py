@@ -122,11 +122,8 @@ def _show_server(told: dict[str, Any]) -> None:
         say("no study yet; write one down with: unseen federation propose")
         return
     screen.print(plain_table(STUDY_HEADINGS, study_rows(found), folds=True), soft_wrap=False)
-    errors = sorted((when, one.study, text) for one in found for when, text in one.errors)[-_MOST_LINES:]
-    if errors:
-        say("\nlast refusals and errors")
-        lines = [(time.strftime("%Y-%m-%d %H:%M", time.localtime(when)), study[:8], text) for when, study, text in errors]
-        screen.print(plain_table(("when", "study", "what"), lines, folds=True), soft_wrap=False)
+    errors = sorted((when, one.study, text) for one in found for when, text in one.errors)
+    _show_refusals([(_moment(when), f"study {study[:8]}, {text}") for when, study, text in errors])
 
 
 def _line(member: dict[str, Any], served: bool) -> str:
@@ -142,7 +139,7 @@ def _show_site(told: SiteStatus) -> None:
 
     work = "`unseen join` is running" if told.at_work else "`unseen join` is not running"
     if told.connected_since is not None:
-        work += f", connected since {time.strftime('%Y-%m-%d %H:%M', time.localtime(told.connected_since))}"
+        work += f", connected since {_moment(told.connected_since)}"
     say(f"{told.site} of federation {told.federation} at {told.server}\n{work}\n")
     rows = [
         (
@@ -170,11 +167,24 @@ def _show_site(told: SiteStatus) -> None:
     else:
         say(f"ledger: {told.ledger_lines} lines, as this site wrote them; head {told.ledger_head[:16] or 'none'}")
     say(_spent(told))
-    if told.refusals:
-        say("\nlast refusals")
-        screen.print(
-            plain_table(("when", "why"), [(at[:16].replace("T", " "), why) for at, why in told.refusals], folds=True), soft_wrap=False
-        )
+    _show_refusals([(at[:16].replace("T", " "), why) for at, why in told.refusals])
+
+
+def _show_refusals(rows: list[tuple[str, str]]) -> None:
+    """The last ones; one that came several times stands there once."""
+    from unseen.cli.live import plain_table
+
+    if not rows:
+        return
+    last = {why: when for when, why in rows}
+    times = {why: sum(other == why for _, other in rows) for why in last}
+    told = [(when, why + (f" ({times[why]} times)" if times[why] > 1 else "")) for why, when in last.items()]
+    say("\nlast refusals")
+    screen.print(plain_table(("when", "why"), told[-_MOST_LINES:], folds=True), soft_wrap=False)
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _spent(told: SiteStatus) -> str:

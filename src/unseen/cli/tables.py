@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from unseen.report.tables import Cell, Stat, Table
 
-__all__ = ["in_shell", "next_steps", "plain_table", "say_below", "show_comparison", "show_list", "show_table"]
+__all__ = ["in_shell", "next_steps", "plain_table", "say_below", "say_where_others_are", "show_comparison", "show_list", "show_table"]
 
-_GAP = 2  # columns of air between two of the table
+_GAP = 3  # columns of air between two of the table
 
 
 def plain_table(*headings: str) -> Drawn:
@@ -35,13 +35,18 @@ def show_list(table: Drawn) -> None:
     screen.print(table, width=None if screen.is_terminal else 160, soft_wrap=False)
 
 
-def show_comparison(cells: Sequence[Cell], rule: str, markdown: bool = False) -> None:
-    """Rows against unseen domains, and where clients have models of their own, against clients; with what the numbers are."""
+def show_comparison(cells: Sequence[Cell], rule: str, markdown: bool = False, others: bool = False) -> None:
+    """Rows against unseen domains, and where clients have models of their own, against clients; with what the numbers are.
+
+    `others`: other metrics in a table of their own.
+    """
+    from unseen.report.beside import beside
     from unseen.report.saying import what_the_numbers_are
     from unseen.report.tables import comparison, own_comparison
 
     told = what_the_numbers_are(cells, rule)
-    for table, heading in ((comparison(cells, rule), told), (own_comparison(cells, rule), "")):
+    shown = [(comparison(cells, rule), told), (own_comparison(cells, rule), "")]
+    for table, heading in [*shown[:1], *([(beside(cells, rule), "")] if others else []), *shown[1:]]:
         if table.columns:
             screen.print()
             show_table(table, heading, markdown)
@@ -116,6 +121,16 @@ def say_below(*sentences: str) -> None:
     screen.print()
     for sentence in sentences:
         screen.print(sentence, markup=False, soft_wrap=not screen.is_terminal)
+
+
+def say_where_others_are(cells: Sequence[Cell], out: Any) -> None:
+    """The table stays narrow: other metrics are one command away."""
+    from unseen.report.beside import companions_of
+
+    titles = [one.title for one in companions_of(cells)]
+    if titles:
+        several = f"{', '.join(titles[:-1])} and {titles[-1]}" if len(titles) > 1 else titles[0]
+        screen.print(f"{several[0].upper()}{several[1:]}: {in_shell('unseen', 'report', out)}", markup=False)
 
 
 def next_steps(steps: Sequence[tuple[str, str]]) -> None:

@@ -168,16 +168,14 @@ def _write(tuned: Tuned, file: Path, folder: Path, header: list[str], what: str)
 
 
 def _show(tuned: Tuned, file: Path, folder: Path, with_oracle: bool) -> None:
+    from unseen.cli.tables import say_below
     from unseen.tuning.running import oracle
     from unseen.tuning.writing import describe, reported_elsewhere, table_of
 
     for row in tuned.plan.open_rows:
         screen.print()
         screen.print("\n".join(table_of(tuned, row)), markup=False)
-    screen.print(f"\n* {describe(tuned)}", markup=False)
-    if reported_elsewhere(tuned):
-        screen.print(reported_elsewhere(tuned), markup=False)
-    screen.print(f"written: {file}; every score: {folder / 'tried.csv'}", markup=False)
+    say_below(f"* {describe(tuned)}", *filter(None, [reported_elsewhere(tuned)]), f"written: {file}; every score: {folder / 'tried.csv'}")
     if with_oracle:
         found = oracle(tuned, folder)
         screen.print("\noracle (looks at the unseen domain; told after the choice was written):", markup=False)

@@ -50,6 +50,9 @@ class FinishedRun:
     def record(self) -> Record:
         return self.records[self.index]
 
+    def __repr__(self) -> str:
+        return f"FinishedRun({str(self.folder)!r}: {self.about.get('name')}, round {self.record['round']} of {len(self.records)})"
+
     @property
     def has_images(self) -> bool:
         """Not after a run between sites, unless some were given: then the domains are names alone."""

@@ -34,6 +34,10 @@ class Deployed:
     card: ModelCard
     run: Callable[[Tensor], Tensor]  # images in 0 to 1 to logits
 
+    def __repr__(self) -> str:
+        channels, height, width = self.card.channels, *self.card.size
+        return f"Deployed({self.card.title!r}: {self.card.kind}, images {channels} x {height} x {width}, {len(self.card.labels)} outputs)"
+
     def logits(self, images: NDArray[np.uint8]) -> Tensor:
         """Of a batch of bytes [n, channels, height, width], as `unseen.deploy.images.as_input` makes them."""
         expected = (self.card.channels, *self.card.size)

@@ -29,6 +29,7 @@ Kind = Literal[
     "approved",
     "ended",  # a study, after its last round
 ]
+_IN_WORDS = {"lost": "not connected", "waits": "waits for approval"}
 _MOST_TEXT = 500  # characters
 _MOST_LOG = 5 * 2**20  # bytes; one older part of the same size is kept
 
@@ -72,8 +73,8 @@ class Event:
             what = f"answered, {amount(self.bytes)} in {clock_text(self.seconds)}"
         elif self.kind == "again":
             what = f"answered once more as before, {amount(self.bytes)}"
-        elif self.kind == "waits":
-            what = "waits for approval"
+        elif self.kind in _IN_WORDS:
+            what = _IN_WORDS[self.kind]
         head = ", ".join(printable(word) for word in where if word)
         told = ": ".join(word for word in (what, printable(self.text)) if word)
         return f"{head}: {told}" if head and told else head or told

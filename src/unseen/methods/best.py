@@ -1,17 +1,17 @@
 """Best: the recipe that this project recommends. It is no paper's; its parts are, and what chose them is in its card.
 
-Each client trains on its images and on restyled copies of them, with smoothed labels where there are classes; the server takes the
-plain mean of the models. What leaves a client is its model and nothing else.
+Each client trains on its images and on restyled copies of them, is asked for one answer to all of them, and smooths its labels where there
+are classes; the server takes the plain mean of the models. What leaves a client is its model and nothing else.
 
-A copy's style is decided on the user's own sources: `unseen tune best --data ...` tries the variants below, each source in turn playing
-the unseen domain. Without it the first one is taken.
+Where texture or colour is the sign, restyling can hurt. So the kind of restyling can be decided on the user's own sources:
+`unseen tune best --data ...` tries the variants below, each source in turn playing the unseen domain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -21,10 +21,14 @@ from unseen.parts.aggregation import Aggregate, Uniform
 from unseen.parts.combining import Combining, Down, Up
 from unseen.parts.local import Local
 from unseen.parts.views import RandConv
-from unseen.settings import group, parts_in
+from unseen.settings import group, hyper, parts_in
 from unseen.state import state_of
 
 __all__ = ["Best"]
+
+_TEXTURES, _GENTLE = "randconv, repeated, mixing, texture", "amplitudes, tones"
+_STYLES = {"textures": _TEXTURES, "gentle": _GENTLE, "all": f"{_TEXTURES}, {_GENTLE}"}
+_BY_TASK = {"classification": "textures", "segmentation": "gentle"}
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,20 @@ class Best(Method[Aggregate]):
 
     paper = "this project's recipe"
     compiles = True
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {  # of which `unseen tune best` chooses one; the first is the default
-        "textures": {},
-        "gentle": {"views": {"name": "randconv", "styles": "amplitudes, tones"}},
-        "none": {"views": None},
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {  # of which `unseen tune best` chooses one
+        "textures": {"restyling": "textures"},
+        "gentle": {"restyling": "gentle"},
+        "all": {"restyling": "all"},
+        "none": {"restyling": "none"},
     }
 
+    restyling: Literal["auto", "textures", "gentle", "all", "none"] = hyper(
+        "auto", "textures: random convolutions; gentle: light, colour and amplitudes; auto: textures for classes, gentle for masks"
+    )
+    copies: int = hyper(3, "restyled copies of each image", symbol="J", low=1, high=32)
+    agreement: float = hyper(0.1, "weight of the loss that asks for one answer to all copies", symbol="beta", low=0.0)
     local: Local = group(
-        Local(smoothing=0.1, views=RandConv(), lr=3e-4), meanings={"smoothing": "label smoothing, in classification alone"}
+        Local(smoothing=0.1, lr=3e-4), meanings={"smoothing": "label smoothing, in classification alone"}, without=["views"]
     )
     combining: Combining = group(Combining(Uniform()))
 
@@ -50,8 +60,10 @@ class Best(Method[Aggregate]):
             yield from wanted.obstacles(around) if hasattr(wanted, "obstacles") else ()
 
     def training(self, task: str) -> Local:
-        """Masks have no labels to smooth."""
-        return self.local if task == "classification" else replace(self.local, smoothing=0.0)
+        """The recipe: restyled copies as suits the task, and smoothed labels where there are classes."""
+        kind = _BY_TASK[task] if self.restyling == "auto" else self.restyling
+        views = None if kind == "none" else RandConv(copies=self.copies, weight=self.agreement, styles=_STYLES[kind])
+        return replace(self.local, views=views, smoothing=self.local.smoothing if task == "classification" else 0.0)
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
@@ -62,7 +74,7 @@ class Best(Method[Aggregate]):
         def step(x: Tensor, y: Tensor, *drawn: Tensor) -> None:
             local.descend(net, optimizer, lambda: local.loss(client.task, net, x, y, drawn))
 
-        for batch in local.batches(client):  # the images and their restyled copies
+        for batch in local.batches(client):  # images and their copies
             step(*batch)
         return Up(model=state_of(net), **self.combining.upload(client, net))
 

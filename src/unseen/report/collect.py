@@ -29,6 +29,9 @@ class Run:
     records: Sequence[Record]
     timings: Sequence[Timing]
 
+    def __repr__(self) -> str:
+        return f"Run({self.folder!r}: {self.name}, fold {self.fold}, seed {self.seed}, {len(self.records)} of {self.rounds} rounds)"
+
     @property
     def name(self) -> str:
         return str(self.about["name"])
@@ -62,6 +65,10 @@ class Collected:
     runs: list[Run]
     notes: list[str]
     paper_numbers: dict[str, dict[str, float]] = field(default_factory=dict)  # row -> column -> what the paper prints
+
+    def __repr__(self) -> str:
+        names = ", ".join(dict.fromkeys(run.name for run in self.runs))
+        return f"Collected({len(self.runs)} runs, {len(self.finished)} of them finished: {names})"
 
     @property
     def finished(self) -> list[Run]:

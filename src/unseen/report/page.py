@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unseen.errors import BadInput
+from unseen.report.beside import beside
 from unseen.report.between import Stands, between_sites
 from unseen.report.charts import COLOURS, class_chart, line_chart
 from unseen.report.collect import Collected, Run
@@ -14,7 +15,6 @@ from unseen.report.saying import what_was_found
 from unseen.report.statistics import Comparison, compare, interval_within, scores_by_method
 from unseen.report.summary import (
     client_bytes,
-    companion_of,
     curves,
     partitions,
     round_bytes,
@@ -41,8 +41,7 @@ class Ruled:
     rule: Rule
     table: Table
     own: Table  # of the clients' own models; without columns where there are none
-    companion: str
-    companions: dict[str, Stat]
+    beside: Table  # other metrics
     tests: list[Comparison]
     against: str | None
     found: str  # in words
@@ -115,11 +114,10 @@ def _ruled(runs: Sequence[Run]) -> list[Ruled]:
         table = comparison(cells, rule.name)
         if not table.columns:
             continue
-        companion, companions = companion_of(runs, rule.name)
         against = _best(table) if len(table.rows) > _ALL_PAIRS else None
         tests = compare(scores_by_method(cells, rule.name), against)
-        beside, own = companion.title if companion else "", own_comparison(cells, rule.name)
-        result.append(Ruled(rule, table, own, beside, companions, tests, against, what_was_found(cells, rule.name)))
+        own, others = own_comparison(cells, rule.name), beside(cells, rule.name)
+        result.append(Ruled(rule, table, own, others, tests, against, what_was_found(cells, rule.name)))
     return result
 
 

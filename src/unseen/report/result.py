@@ -149,8 +149,13 @@ class Result:
         return model.eval()
 
     def __repr__(self) -> str:
-        lines = [self._title, *self._scores]
-        return "\n  ".join([*lines, f"model: {self.model!r}", ".table()  .frame()  .records  .model  .best"])
+        return "\n  ".join([self._title, *self._scores, self._takes, ".best  .table()  .frame()  .records  .network"])
+
+    @property
+    def _takes(self) -> str:
+        data = self.world.dataset
+        shape = ", ".join(map(str, ("n", data.channels, *data.size)))
+        return f".model takes images [{shape}] of numbers from 0 to 1, and gives {data.task.outputs} logits"
 
     @property
     def _title(self) -> str:
@@ -168,8 +173,9 @@ class Result:
                 continue
             record = self.records[index]
             unseen = ", ".join(f"{name} {score:.1f} %" for name, score in self._cell.scores(rule).items())
-            source = f", source validation {_percent(source_score(record))}" if source_score(record) is not None else ""
-            lines.append(f"{RULES[rule].heading} ({record['round']}): {record['metric']} {unseen}{source}")
+            source = f", sources {_percent(source_score(record))}" if source_score(record) is not None else ""
+            heading = {"last": "last round", "source": "best by source validation"}[rule]
+            lines.append(f"{heading} ({record['round']}): {record['metric']} {unseen}{source}")
         return lines
 
     def _repr_html_(self) -> str:
@@ -177,7 +183,7 @@ class Result:
 
         tables = [self.table(), own_comparison([self._cell], DEFAULT_RULE)]
         shown = "".join(table._repr_html_() for table in tables if table.columns)
-        lines = "".join(f"<div>{escape(line)}</div>" for line in (*self._scores, f"model: {self.model!r}"))
+        lines = "".join(f"<div>{escape(line)}</div>" for line in (*self._scores, self._takes))
         return f"<div><b>{escape(self._title)}</b></div>{shown}{lines}"
 
 

@@ -34,6 +34,8 @@ def what_was_found(cells: Iterable[Cell], rule: str = "source") -> str:
     if against.difference is None:
         return f"{lead}. It shares no unseen domain and seed with the next, {second}, so the two cannot be compared."
     by = f"{abs(against.difference):.1f} points {'more' if against.difference >= 0 else 'less'} than the next, {second}"
+    if seeds == 1:
+        return f"{lead}, {by}. Whether that is chance, one seed cannot tell: run more."
     if best.clear:
         told = "the two apart" if len(best.behind) == 1 else f"it from all {len(best.behind)} others"
         return f"{lead}, {by}. These runs tell {told} (paired t-test, p < 0.05)."

@@ -9,17 +9,14 @@ from typing import Any
 
 from unseen.report.charts import Line
 from unseen.report.collect import Run
-from unseen.report.tables import Stat
 from unseen.runs.selection import RULES, source_score
 from unseen.runs.traffic import total_bytes
 
 __all__ = [
-    "Companion",
     "Division",
     "RunRow",
     "Sent",
     "client_bytes",
-    "companion_of",
     "curves",
     "partitions",
     "round_bytes",
@@ -31,42 +28,11 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Companion:
-    """The metric that stands beside the main one: calibration for classes, the surface distance for masks. Lower is better."""
-
-    key: str
-    title: str
-    scale: float
-
-
-_COMPANIONS = {"accuracy": Companion("ece", "ECE", 100.0), "dice": Companion("hd95", "HD95", 1.0)}
-
-
 def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(run.name, []).append(run)
     return groups
-
-
-def companion_of(runs: Sequence[Run], rule: str) -> tuple[Companion | None, dict[str, Stat]]:
-    """Each method's companion metric: the mean over the unseen domains of a seed, then over seeds."""
-    metric = runs[0].records[0]["metric"] if runs else ""
-    companion = _COMPANIONS.get(metric)
-    if companion is None:
-        return None, {}
-    rows = {}
-    for name, group in by_method(runs).items():
-        seeds: dict[int, list[float]] = {}
-        for run in group:
-            index = RULES[rule].picks(run.records)
-            targets = run.records[index]["target"].values() if index is not None else ()
-            seeds.setdefault(run.seed, []).extend(companion.scale * row[companion.key] for row in targets if companion.key in row)
-        means = [statistics.fmean(values) for values in seeds.values() if values]
-        if means:
-            rows[name] = Stat.of(means)
-    return companion, rows
 
 
 def curves(runs: Sequence[Run], numbers: Mapping[str, int]) -> dict[str, list[Line]]:

@@ -30,6 +30,9 @@ class Cell:
     seed: int
     records: Sequence[Record]
 
+    def __repr__(self) -> str:
+        return f"Cell({self.method!r}, fold {self.fold}, seed {self.seed}, {len(self.records)} rounds)"
+
     @classmethod
     def of(cls, method: str, records: Sequence[Record]) -> Cell:
         return cls(method, records[0]["fold"], records[0]["seed"], records)
@@ -85,9 +88,14 @@ class Table:
     rows: dict[str, dict[str, Stat]]
     marks: dict[tuple[str, str], int]
     own: bool = False  # of the clients' own models
+    beside: bool = False  # its columns are other metrics, each a mean over the unseen domains
+    lower: tuple[str, ...] = ()  # columns in which lower is better
 
     @property
     def heading(self) -> str:
+        if self.beside:
+            told = f"; lower is better in {' and '.join(self.lower)}" if self.lower else ""
+            return f"beside {self.metric}, mean over the unseen domains{told}; {RULES[self.rule].heading}"
         where = "of each client's own model, at that client" if self.own else "on the unseen domain"
         return f"{self.metric} in percent {where}; {RULES[self.rule].heading}"
 
@@ -250,5 +258,6 @@ def to_csv(tables: Iterable[Table]) -> str:
         for method, row in table.rows.items():
             for column, stat in row.items():
                 numbers = [repr(stat.mean), "" if stat.std is None else repr(stat.std), stat.n]
-                writer.writerow(map(as_cell, [method, column, table.rule, table.metric, *numbers, "own" if table.own else "global"]))
+                target, metric = (AVERAGE, column) if table.beside else (column, table.metric)
+                writer.writerow(map(as_cell, [method, target, table.rule, metric, *numbers, "own" if table.own else "global"]))
     return out.getvalue()

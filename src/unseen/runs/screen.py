@@ -176,7 +176,7 @@ class Screen:
 
     def say(self, message: str) -> None:
         if not self._quiet:
-            self._console.print(message, markup=False)
+            self._console.print(message, markup=False, soft_wrap=not is_live(self._console))
 
     def _draw(self) -> RenderableType:
         run = self._run
@@ -252,7 +252,7 @@ class Board:
 
     def say(self, message: str) -> None:
         if not self._quiet:
-            self._console.print(message, markup=False)
+            self._console.print(message, markup=False, soft_wrap=not is_live(self._console))
 
     def tell(self, one: _OneRun, record: Record, seconds: float) -> None:
         """A round of one of the runs."""

@@ -115,7 +115,7 @@ def what_a_site_says(kit: Path, folder: Path) -> str:
     """The first thing that a site with this kit has to say; none of those here may be asked anything."""
 
     def say(event: Event) -> NoReturn:
-        raise Said(event.text)
+        raise Said(event.line)
 
     def answer(question: SignedMessage) -> SignedMessage:
         raise AssertionError("a stranger was asked")

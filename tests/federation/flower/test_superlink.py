@@ -18,7 +18,7 @@ from filelock import FileLock
 from site_keys import SiteKey
 from unseen.errors import BadInput
 from unseen.federation.activity import Event
-from unseen.federation.flower import superlink
+from unseen.federation.flower import owner, superlink
 from unseen.federation.flower.members import Members
 from unseen.federation.flower.superlink import UnusableState, _is_whole, _Keeper, put_aside, reconcile, serve
 from unseen.federation.kits import Federation, init
@@ -183,7 +183,7 @@ def test_members_are_told_when_they_change_and_a_lost_registration_ends_the_stat
     assert [event.line for event in seen] == ["north: connected"]
     there.clear()
     keeper.look()
-    assert seen[-1].line == "north: lost: not connected any more" and len(seen) == 2
+    assert seen[-1].line == "north: not connected" and len(seen) == 2
     SiteKey.hand_out(federation.path, "west")
     whole = (federation.path / "federation.json").read_text()
     (federation.path / "federation.json").write_text(whole[:50])
@@ -228,3 +228,20 @@ def test_a_federation_is_served_once_and_anew_if_wanted(federation: Federation, 
     assert not (federation.path / "state.db").exists() and len(said) == 1
     with FileLock(federation.path / "flower/serve.lock"), pytest.raises(BadInput, match="being served already"):
         serve(federation, "127.0.0.1", federation.port, said.append)
+
+
+def test_the_owners_socket_is_for_the_owner_and_its_link_is_made_where_any_user_may(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write anywhere; a server has a user of its own."""
+    modes: list[int] = []
+    shortened = owner._shortened
+
+    def looking(path: Path, links: str) -> str:
+        modes.append(Path(links).stat().st_mode & 0o777)
+        return shortened(path, links)
+
+    monkeypatch.setattr(owner, "_shortened", looking)
+    (federation.path / "flower").mkdir()
+    owner.bind_for_owner(federation.path).close()
+    assert modes == [0o700] and (federation.path / "flower/superlink.sock").stat().st_mode & 0o777 == 0o600

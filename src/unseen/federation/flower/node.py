@@ -42,6 +42,8 @@ from unseen.federation.waiting import Pause
 __all__ = ["Node"]
 
 _LEAST, _MOST, _HEARTBEAT = 0.05, 1.0, 10.0  # seconds
+_STILL_THERE = "[code: 2004]"  # how Flower refuses a key that it takes for connected
+_HELD = "the server still counts this site's last process as connected, and lets this one in within 30 s"
 _ARRIVAL = 1800.0  # seconds in which a message must be here whole
 # A SuperNode that went away, or a message that it could not give or take.
 _LOST = (httpx.HTTPError, FlowerError, ObjectPullError, ObjectPushError, RuntimeError, ValueError, LookupError, TypeError)
@@ -78,8 +80,8 @@ class Node:
                     self._line.clear()
                     self._up = False
                     if ended != told:
-                        why = f"not connected: {ended or 'the SuperNode ended'}; trying again until it works ({self._process.log} has more)"
-                        self._observer(Event("lost", why))
+                        why = _HELD if ended.startswith(_STILL_THERE) else ended or "the SuperNode ended"
+                        self._observer(Event("lost", f"{why}; trying again until it works ({self._process.log} has more)"))
                     told = ended
                 if self._look_at_the_line():
                     told = ""

@@ -50,12 +50,13 @@ def bind_for_owner(folder: Path) -> socket.socket:
     path = _socket(folder)
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        with tempfile.TemporaryDirectory(prefix="unseen-") as links:
-            bound.bind(_shortened(path, links))
-    finally:
-        os.umask(before)
+    with tempfile.TemporaryDirectory(prefix="unseen-") as links:
+        name = _shortened(path, links)  # before the umask, under which only root could make a link in a new folder
+        before = os.umask(0o177)
+        try:
+            bound.bind(name)
+        finally:
+            os.umask(before)
     return bound
 
 

@@ -117,7 +117,7 @@ class _Keeper:
 
     def _tell_who_is_there(self, connected: set[str]) -> None:
         for name in sorted(connected ^ self._connected):
-            self._observer(Event("connected", site=name) if name in connected else Event("lost", "not connected any more", site=name))
+            self._observer(Event("connected", site=name) if name in connected else Event("lost", site=name))
         self._connected = connected
 
     def _begin_anew(self, why: str) -> None:

@@ -16,7 +16,7 @@ from unseen.federation.study.study import Study, read_signed_study, read_study
 
 __all__ = ["SiteStatus", "StudyAtSite", "site_status"]
 
-_MOST_REFUSALS = 5
+_MOST_REFUSALS = 50
 
 
 @dataclass(frozen=True)
