@@ -212,12 +212,12 @@ def test_noise_beyond_a_range_is_put_back_into_it(checker: Checker, world: World
 def test_what_nobody_thought_of_is_a_refusal_too(checker: Checker, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = world.fresh("task")
     payload = Up(model=fresh, samples=3, perturbed=None).to_bytes()
-    assert checker.read(Up, payload, Down(model=fresh), 40).samples == 3  # type: ignore[attr-defined]
+    checker.refuse_bytes(Up, payload, Down(model=fresh), 40)
     with pytest.raises(RefusedReply, match="the site holds 2 samples"):
-        checker.read(Up, payload, Down(model=fresh), 2)
+        checker.refuse_bytes(Up, payload, Down(model=fresh), 2)
     monkeypatch.setattr(checker, "_refuse_other_entries", lambda *_: 1 / 0)
     with pytest.raises(RefusedReply, match="cannot be checked: ZeroDivisionError"):
-        checker.read(Up, payload, Down(model=fresh), 40)
+        checker.refuse_bytes(Up, payload, Down(model=fresh), 40)
 
 
 def test_a_run_that_diverges_leaves_the_client_out_and_is_no_mistake_of_the_method(tiny: DomainDataset, tmp_path: Path) -> None:
