@@ -263,7 +263,7 @@ def test_run_and_report_show_it(tmp_path: Path) -> None:
     assert "on the unseen domain" in main and "| FedAvg |" in main and "FedAvg" not in own and row in own and "worst client" in own
     assert own.count("|\n") == 3  # no row but this one
     tex = command("report", tmp_path / "r", "--rule", "last", "--format", "tex")
-    assert tex.count(r"\begin{table}") == 2 and "of each client's own model, at that client; last round" in tex
+    assert tex.count(r"\begin{table}") == 3 and "of each client's own model, at that client; last round" in tex
     rows = list(csv.DictReader(io.StringIO(command("report", tmp_path / "r", "--rule", "last", "--format", "csv-table"))))
     told_of = {(row["method"], row["target"]): float(row["mean"]) for row in rows if row["model"] == "own"}
     last = records[-1]["own"]

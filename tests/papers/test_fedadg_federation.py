@@ -107,8 +107,8 @@ def test_the_released_warm_up_never_ends(monkeypatch: pytest.MonkeyPatch, preset
     seen: dict[float, list[float]] = {method.lr_f: [], method.lr_d: [], method.lr_g: []}
     original = WarmedSGD.set_rate
 
-    def spy(self: Any, optimizer: Any, lr: float, epochs: int) -> None:
-        original(self, optimizer, lr, epochs)
+    def spy(self: Any, client: Any, optimizer: Any, lr: float, epochs: int) -> None:
+        original(self, client, optimizer, lr, epochs)
         seen[lr].append(optimizer.param_groups[0]["lr"])
 
     monkeypatch.setattr(WarmedSGD, "set_rate", spy)
