@@ -122,6 +122,14 @@ def _read_method(values: Mapping[str, Any]) -> tuple[Method[Any], dict[str, Any]
         raise BadInput(f"{name} has no preset {preset!r}{nearest(str(preset), cls.presets)}")
     chosen = dict(cls.presets[preset]) if preset is not None else {}
     own = {s.name for s in settings_of(cls)}
+    misplaced = [s.name for s in options() if s.name in fields and s.name not in own]
+    if misplaced:
+        raise BadInput(
+            [
+                f"{key} is no field of {name} but a key of the experiment; give it outside `set`: --{key.replace('_', '-')}"
+                for key in misplaced
+            ]
+        )
     method = settings.build(cls, {**{k: v for k, v in chosen.items() if k in own}, **fields}, PARTS)
     return method, {k: v for k, v in chosen.items() if k not in own}
 

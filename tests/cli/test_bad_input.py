@@ -94,6 +94,7 @@ CASES = {
     f"{RUN} --target nowhere": "no domain of styled-digits 'nowhere'",
     f"{RUN} --target outlin": "did you mean 'outline'",
     f"{RUN} --rounds 0": "rounds is 0",
+    f"{RUN} --set rounds=3": "rounds is no field of fedavg but a key of the experiment; give it outside `set`: --rounds",
     f"{RUN} --seed -1": "seed is -1",
     f"{RUN} --size 4": "size is 4",
     f"{RUN} --size 64": "made at",
