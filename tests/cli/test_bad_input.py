@@ -288,8 +288,8 @@ CASES = {
 
 
 def lying_on(desk: Path) -> dict[str, bytes]:
-    """Every file, but for a site's log and lock: they bar nothing."""
-    return {name: content for name, content in everything(desk).items() if not name.endswith((".lock", "site.log"))}
+    """Every file, but for a site's log and lock and what Python compiled: they bar nothing."""
+    return {name: content for name, content in everything(desk).items() if not name.endswith((".lock", "site.log", ".pyc"))}
 
 
 @pytest.mark.parametrize("line", CASES)

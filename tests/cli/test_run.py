@@ -209,7 +209,7 @@ def test_help_shows_an_example(command: str) -> None:
     assert "Example: unseen" in " ".join(unseen(command, "--help").split())
 
 
-LONG = [*FEDSB, "--rounds", "40"]  # a few seconds, in which a signal comes in time on a busy machine too
+LONG = [*FEDSB, "--rounds", "90"]  # several seconds, in which a signal comes in time on a busy machine too
 
 
 def start(out: Path, *more: str) -> subprocess.Popen[bytes]:

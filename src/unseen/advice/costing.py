@@ -74,7 +74,9 @@ def time_steps(method: Method[Any], sources: DomainDataset, limit: float, **arou
     finally:
         torch.set_num_threads(threads)
     clients = len(world.clients)
-    step = max(0.0, rounds[_MORE] - rounds[_FEW]) / (_MORE - _FEW) / clients
+    step = (rounds[_MORE] - rounds[_FEW]) / (_MORE - _FEW) / clients
+    if step <= 0:  # the machine was busy in the shorter round; a step takes no more than its part of the longer one
+        step = rounds[_MORE] / _MORE / clients
     return Costs(step, max(0.0, rounds[_FEW] / clients - _FEW * step), travelled, whole=True)
 
 
