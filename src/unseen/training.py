@@ -21,6 +21,7 @@ from unseen.data.partition.partitions import partition_hash
 from unseen.device.bare_step import made_up_labels
 from unseen.device.compiling import Work, compiling_pays, keep_compiled_in
 from unseen.engines.engine import Engine
+from unseen.engines.kept import Kept
 from unseen.engines.local import LocalEngine
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, NoReplies
@@ -71,11 +72,13 @@ def train(
     elsewhere: Elsewhere | None = None,
     world: World | None = None,
     alone: bool = True,
+    kept: Kept | None = None,
 ) -> Result:
     """Run an experiment to its last round, from the beginning or from where its folder stands.
 
     The clients are of this machine, or `elsewhere`: then the data are not here, and are checked where they are. `world` is that of
-    the experiment, from a caller who has built it already. A run that is not `alone` on its GPU measures nothing there.
+    the experiment, from a caller who has built it already. A run that is not `alone` on its GPU measures nothing there. `kept`
+    is what an earlier run of this process left on the GPU.
     """
     with ExitStack() as stack:
         if out is None:
@@ -92,7 +95,9 @@ def train(
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
         engine: Engine = (
-            elsewhere.engine(folder.path) if elsewhere else LocalEngine(world, folder.memory, workers, through_bytes, writer=folder.writer)
+            elsewhere.engine(folder.path)
+            if elsewhere
+            else LocalEngine(world, folder.memory, workers, through_bytes, writer=folder.writer, kept=kept)
         )
         engine.look = watch.within
         try:
@@ -138,7 +143,7 @@ def _compiles(world: World, folder: RunFolder, watch: Watch, alone: bool) -> boo
 def _work(world: World) -> Work | None:
     """What compiling could speed up: the method's passes over whole batches, if it has such."""
     method, dataset, local = world.experiment.method, world.dataset, getattr(world.experiment.method, "local", None)
-    if not isinstance(local, Local) or not method.compiles or local.mixstyle or local.rsc or local.jigen:
+    if not isinstance(local, Local) or not method.compiles or local.rsc or local.jigen:
         return None
     rows = local.batch * (1 + getattr(local.views, "copies", 0))
     rounds = (local.steps or int(local.epochs * len(holding.train)) // local.batch for holding in world.holdings.values())

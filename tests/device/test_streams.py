@@ -50,8 +50,8 @@ class Batch:
         """Its memory is Python's."""
 
 
-def test_three_steps_wait_for_the_device_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One step runs and three wait, each with its batch; the next batch is made when the first step is done."""
+def test_eight_steps_wait_for_the_device_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step runs and eight wait, each with its batch; the next batch is made when the first step is done."""
     current, steps, made = ThreadStream(), threading.Semaphore(0), list[int]()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
@@ -59,20 +59,20 @@ def test_three_steps_wait_for_the_device_at_most(monkeypatch: pytest.MonkeyPatch
 
     def program() -> None:
         ahead = Ahead(ThreadStream())
-        for number in range(8):
+        for number in range(13):
             ahead.make(lambda number=number: made.append(number) or (Batch(), Batch()))  # type: ignore[arg-type, misc, return-value]
             current.do(steps.acquire)
 
     thread = threading.Thread(target=program)
     thread.start()
     for done in range(5):
-        until(lambda done=done: len(made) >= 4 + done)  # type: ignore[misc]
+        until(lambda done=done: len(made) >= 9 + done)  # type: ignore[misc]
         time.sleep(0.02)
-        assert len(made) == min(8, 4 + done)
+        assert len(made) == min(13, 9 + done)
         steps.release()
-    steps.release(8)
+    steps.release(13)
     thread.join(10)
-    assert made == list(range(8))
+    assert made == list(range(13))
 
 
 def until(so: Callable[[], bool]) -> None:

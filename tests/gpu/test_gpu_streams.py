@@ -59,6 +59,6 @@ def test_the_program_does_not_run_far_ahead_of_the_steps(data: Tensor, stream: t
     ahead, ends = Ahead(stream), list[torch.cuda.Event]()
     for number in range(BATCHES):
         ahead.make(lambda number=number: (data[number] + 1, data[number, 0]))
-        assert all(end.query() for end in ends[: max(0, number - 3)]), "before a batch is made, all but the last three steps are done"
+        assert all(end.query() for end in ends[: max(0, number - 8)]), "before a batch is made, all but the last eight steps are done"
         torch.cuda._sleep(SLOW)
         ends.append(torch.cuda.current_stream().record_event())

@@ -16,6 +16,7 @@ from threading import Thread
 from typing import IO, Any
 
 from unseen.engines.frames import answer_stream, read_frame, write_frame
+from unseen.engines.kept import Kept
 from unseen.engines.telling import NowAndThen
 from unseen.errors import BadInput, ClientFailed, NoReplies
 from unseen.experiment import read_experiment
@@ -61,13 +62,15 @@ def pass_on(told: Mapping[str, Any], watch: Watch) -> None:
         watch.say(told["say"])
 
 
-def run_cell(description: Mapping[str, Any], folder: Path, watch: Watch) -> str:
+def run_cell(description: Mapping[str, Any], folder: Path, watch: Watch, kept: Kept | None = None) -> str:
     """Run one cell to its end, from where its folder stands. Returns why it failed; nothing if it did not."""
+    kept = kept or Kept()
     try:
-        train(read_experiment(description, own_code=True), folder, resume=True, watch=watch, alone=False)
+        train(read_experiment(description, own_code=True), folder, resume=True, watch=watch, alone=False, kept=kept)
     except OSError:  # a full disk is not this cell's fault
         raise
     except Exception as error:
+        kept.clear()
         return why(error)
     return ""
 
@@ -81,7 +84,7 @@ def end_with(pipe: int) -> None:
 
 
 def main() -> None:
-    answers = answer_stream()
+    answers, kept = answer_stream(), Kept()
     if hasattr(select, "poll"):  # not on every platform
         Thread(target=end_with, args=(sys.stdin.fileno(),), daemon=True).start()
     while True:
@@ -90,7 +93,7 @@ def main() -> None:
         except EOFError:
             return
         try:
-            write_frame(answers, {"failed": run_cell(header["experiment"], Path(header["folder"]), _Telling(answers))})
+            write_frame(answers, {"failed": run_cell(header["experiment"], Path(header["folder"]), _Telling(answers), kept)})
         except OSError as error:
             write_frame(answers, {"os_error": error.strerror or str(error), "errno": error.errno})
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from unseen.bench.cell import why
 from unseen.bench.plan import BenchmarkCell, rounds_of
+from unseen.engines.kept import Kept
 from unseen.engines.workers import Workers
 from unseen.report.trackers import Tracked
 from unseen.runs.watch import ManyWatch
@@ -23,13 +24,15 @@ def run_benchmark(cells: Sequence[BenchmarkCell], out: Path, workers: int, watch
     with ExitStack() as stack:
         experiment = cells[0].experiment
         pool = stack.enter_context(Workers(workers, experiment.threads)) if workers > 1 and experiment.rebuildable else None
+        kept = Kept()
         for cell in cells:
             try:
                 with Tracked(watch.started(cell.folder), track, out / cell.folder, cell.experiment, home=out) as tracked:
-                    train(cell.experiment, out / cell.folder, resume=True, workers=pool, watch=tracked)
+                    train(cell.experiment, out / cell.folder, resume=True, workers=pool, watch=tracked, kept=kept)
             except OSError:  # a full disk is not this cell's fault, and the next would meet it too
                 raise
             except Exception as error:
                 failed[cell.folder] = why(error)
+                kept.clear()
             watch.ended(cell.folder, failed.get(cell.folder, ""))
     return failed

@@ -47,6 +47,7 @@ def compiled(net: nn.Module) -> Callable[[Tensor], Tensor]:
     import torch._inductor.config as inductor  # takes a second
 
     torch._dynamo.config.recompile_limit = 64  # beyond it passes would no longer be compiled, and nobody would be told
+    torch._dynamo.config.skip_nnmodule_hook_guards = False  # a pass that was compiled before styles were mixed is not one that mixes them
     steady: dict[str, Any] = {"deterministic": True} if hasattr(inductor, "deterministic") else {}
     return torch.compile(net, dynamic=False, options=steady)
 

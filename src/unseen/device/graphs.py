@@ -17,10 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from unseen.device.compiler import import_the_compiler_later
 from unseen.settings import Configured
 from unseen.task import Task
 
 __all__ = ["RECORDABLE", "Recorded", "RecordedPass", "StepGraphs", "no_collection", "recordable", "renew", "set_rate"]
+
+import_the_compiler_later()  # before the first optimiser
 
 _FAST: dict[Any, dict[str, Any]] = {torch.optim.Adam: {"fused": True, "capturable": True}, torch.optim.SGD: {"fused": True}}
 RECORDABLE: tuple[type[Optimizer], ...] = tuple(_FAST)  # the pool keeps them, their state begins with zeros

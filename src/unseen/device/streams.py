@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["Ahead", "Made", "OneBehind"]
+__all__ = ["Ahead", "Made", "OneBehind", "once_done"]
 
 T = TypeVar("T")
 Made = TypeVar("Made", bound=Tensor | tuple[Tensor, ...])
-_STEPS = 3  # that may still wait to run when the next batch is made: enough to keep a GPU busy, few enough for its memory
+_STEPS = 8  # that may still wait to run when the next batch is made: enough for the host to begin the next task, few enough for the memory
 
 
 class Ahead:
@@ -30,9 +30,9 @@ class Ahead:
     def make(self, batch: Callable[[], Made]) -> Made:
         """The batch, for use on the current stream. The values equal those made on the current stream."""
         current = torch.cuda.current_stream(self._stream.device)
-        if len(self._asked) < _STEPS:
+        if not self._asked:
             self._stream.wait_stream(current)
-        else:
+        elif len(self._asked) == _STEPS:
             self._asked[0].synchronize()  # the program fills the queue of steps faster than they run, and each keeps its batch
         asked = torch.cuda.Event(blocking=True)
         current.record_event(asked)
@@ -81,3 +81,16 @@ class OneBehind:
         self._stream.wait_event(there)
         with torch.cuda.stream(self._stream):
             yield
+
+
+def once_done(act: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """`act` for another thread: it finds what was asked of the GPU up to now done, and waits for nothing that is asked later."""
+    asked = torch.cuda.current_stream(device).record_event()
+
+    def then() -> None:
+        stream = torch.cuda.Stream(device)
+        stream.wait_event(asked)
+        with torch.cuda.stream(stream):
+            act()
+
+    return then

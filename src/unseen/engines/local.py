@@ -14,6 +14,7 @@ from unseen.codec import CodecError
 from unseen.device.streams import OneBehind
 from unseen.engines.checking import Checker
 from unseen.engines.cohort import RoundCohort, scored
+from unseen.engines.kept import Kept
 from unseen.engines.onlooker import Onlooker
 from unseen.engines.tasks import Place, TaskRunner, answer_type, path_of
 from unseen.engines.telling import Asked, Look
@@ -49,6 +50,7 @@ class LocalEngine:
         through_bytes: bool = False,
         runner: TaskRunner | None = None,
         writer: Writer | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self.world = world
         self.memory = MemoryStore(memory_folder, writer if workers is None else None)
@@ -56,7 +58,7 @@ class LocalEngine:
         self._checker, self._checks = Checker(world), OneBehind(world.device if workers is None else torch.device("cpu"))
         self._workers = workers
         self._through_bytes = through_bytes
-        self._runner = (runner or TaskRunner(world)) if workers is None else None
+        self._runner = (runner or TaskRunner(world, kept)) if workers is None else None
         self._looked: dict[int, Callable[[], dict[str, Passes]]] = {}  # by round: passes that scoring has only to read
 
     def cohort(self, round_number: int) -> RoundCohort:
@@ -76,7 +78,7 @@ class LocalEngine:
     @cached_property
     def _onlooker(self) -> Onlooker:
         assert self._runner is not None
-        return Onlooker(self.world, self._runner.reader)
+        return Onlooker(self.world, self._runner.kept)
 
     def look_ahead(self, round_number: int, model: Model) -> None:
         """Begin to look at a round's model. `score` then has only to read what was seen, whatever was trained in between."""

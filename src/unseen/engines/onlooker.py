@@ -13,11 +13,11 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from unseen.client import Client, Pool
+from unseen.client import Client
 from unseen.data.augment import RECIPES
 from unseen.data.domain import Holding, Samples
 from unseen.device.graphs import RecordedPass
-from unseen.device.resident import SampleReader
+from unseen.engines.kept import Kept
 from unseen.own_code import Own
 from unseen.randomness import generator, seeded_block
 from unseen.scoring import Passes, scoring_batch
@@ -32,14 +32,13 @@ _NAME = "onlooker"
 class Onlooker:
     """Makes a model's passes over every client's validation part and every unseen domain."""
 
-    def __init__(self, world: World, reader: SampleReader) -> None:
-        self._world, self._reader = world, reader
+    def __init__(self, world: World, kept: Kept) -> None:
+        self._world, self._reader, self._pool = world, kept.reader(world), kept.pool(_NAME, world)
         self._parts = {name: holding.validation for name, holding in {**world.holdings, **world.evaluators}.items()}
         everything = Samples(tuple(part for samples in self._parts.values() for part in samples.parts))
         self._all = Holding(_NAME, _NAME, Samples(()), everything)
-        self._pool = Pool(world.builders, world.device, world.compiled)
-        self._stream = self._pool.stream
         self._pool.stream = None  # its batches are made where they are looked at
+        self._stream = torch.cuda.Stream(world.device) if world.device.type == "cuda" else None
         self._recorded: RecordedPass | None = None
         self._looked = 0
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from unseen.client import Client, Pool
+from unseen.client import Client
 from unseen.codec import hints_of, tensors_in
-from unseen.device.resident import SampleReader
+from unseen.engines.kept import Kept
 from unseen.method import Method, task_types
 from unseen.payload import Memory, Payload
 from unseen.randomness import generator, seeded_block
@@ -70,10 +70,9 @@ def find_task(path: str, method: Method[Any]) -> Callable[[Any, Client], Payload
 class TaskRunner:
     """Runs tasks one at a time over one world, with networks borrowed from one pool."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.pool = Pool(world.builders, world.device, world.compiled)
-        self.reader = SampleReader(world.dataset.domains, world.device)
+    def __init__(self, world: World, kept: Kept | None = None) -> None:
+        self.world, self.kept = world, kept or Kept()
+        self.pool, self.reader = self.kept.pool("tasks", world), self.kept.reader(world)
         self.client: Callable[..., Client] = Client  # `unseen speed` puts one with clocks in its place, a site one with bounds
         self.tell: Callable[[str, int, int], None] | None = None  # of a client's batches: how many were made, of how many
         self.secret: tuple[str, ...] = ()  # a site that keeps its order of batches to itself draws from this too
@@ -94,7 +93,7 @@ class TaskRunner:
             pixels=world.dataset.pixels,
             augment=world.augment,
             precision=world.experiment.precision,
-            recall=lambda kind: memory.recall(name, kind),
+            recall=lambda kind: memory.recall(name, kind, world.device),
             domains=sorted(domain.name for domain in world.fold.sources),
             round=place.round,
             rounds=world.experiment.rounds,

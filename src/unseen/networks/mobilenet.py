@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from unseen.networks.fast_layers import DepthwiseConv2d, PointwiseConv2d
 from unseen.networks.headed import HeadedNet
 
 __all__ = ["MobileNetV2", "mobilenet_v2"]
@@ -29,13 +30,13 @@ class MobileNetV2(HeadedNet):
 
     def __init__(self, outputs: int, channels: int) -> None:
         super().__init__()
-        layers: list[nn.Module] = [_conv(channels, 32, 3, stride=2)]
+        layers: list[nn.Module] = [_active(nn.Conv2d(channels, 32, 3, stride=2, padding=1, bias=False))]
         entering = 32
         for expansion, leaving, blocks, stride in _STAGES:
             for number in range(blocks):
                 layers.append(_InvertedResidual(entering, leaving, stride if number == 0 else 1, expansion))
                 entering = leaving
-        layers.append(_conv(entering, self.feature_size, 1))
+        layers.append(_active(PointwiseConv2d(entering, self.feature_size)))
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(self.feature_size, outputs))
         self.apply(_initialise)
@@ -56,18 +57,17 @@ class _InvertedResidual(nn.Module):
         super().__init__()
         self.shortcut = stride == 1 and entering == leaving
         wide = entering * expansion
-        widen = [_conv(entering, wide, 1)] if expansion > 1 else []
-        filters = _conv(wide, wide, 3, stride, groups=wide)
-        self.conv = nn.Sequential(*widen, filters, nn.Conv2d(wide, leaving, 1, bias=False), nn.BatchNorm2d(leaving))
+        widen = [_active(PointwiseConv2d(entering, wide))] if expansion > 1 else []
+        filters = _active(DepthwiseConv2d(wide, stride))
+        self.conv = nn.Sequential(*widen, filters, PointwiseConv2d(wide, leaving), nn.BatchNorm2d(leaving))
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.conv(x)
         return x + y if self.shortcut else y
 
 
-def _conv(entering: int, leaving: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    conv = nn.Conv2d(entering, leaving, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(leaving), nn.ReLU6(inplace=True))
+def _active(conv: nn.Conv2d) -> nn.Sequential:
+    return nn.Sequential(conv, nn.BatchNorm2d(conv.out_channels), nn.ReLU6(inplace=True))
 
 
 def _initialise(module: nn.Module) -> None:

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from unseen.networks.fast_layers import StemConv2d, StemMaxPool2d
 from unseen.networks.headed import HeadedNet
 
 __all__ = ["ResNet", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
@@ -22,10 +23,10 @@ class ResNet(HeadedNet):
     def __init__(self, block: type[_Basic | _Bottleneck], depths: tuple[int, int, int, int], outputs: int, channels: int) -> None:
         super().__init__()
         self.feature_size = 512 * block.expansion
-        self.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+        self.conv1 = StemConv2d(channels, 64)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.maxpool = StemMaxPool2d()
         self.layer1 = _stage(block, 64, 64, depths[0], stride=1)
         self.layer2 = _stage(block, 64 * block.expansion, 128, depths[1], stride=2)
         self.layer3 = _stage(block, 128 * block.expansion, 256, depths[2], stride=2)

@@ -73,9 +73,14 @@ class RunningMean:
             raise NoReplies(_NOTHING)
         if self._sums:
             torch._foreach_div_(self._sums, self._total)
-        means = {key: torch.empty_like(value, device=self._device) for key, value in self._first.items() if value.is_floating_point()}
+        means = {key: _room(value, self._device) for key, value in self._first.items() if value.is_floating_point()}
         copy_all([*means.values()], self._sums)
         return {key: self._counts[key] if key in self._counts else means[key] for key in self._first}
+
+
+def _room(like: Tensor, device: torch.device) -> Tensor:
+    """Room for the same numbers elsewhere. `empty_like` from a tensor without numbers would import half of PyTorch's compiler."""
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
 
 
 def _differing(one: State, other: State) -> list[str]:

@@ -128,14 +128,51 @@ def mixed(part: MapStyle | None, net: TaskNet, x: Tensor, mixing: Drawn, full: b
     if not mixing and not full:
         return logits_of(net, x)
     with _acting(part, net, mixing):
-        return net(x, full=True) if full else net(x)
+        return net(x, full=True) if full else logits_of(net, x)
 
 
 @contextmanager
 def _acting(part: MapStyle | None, net: nn.Module, mixing: Drawn) -> Iterator[None]:
-    with ExitStack() as hooks:
-        if part is not None and mixing and net.training:
-            assert isinstance(net, HeadedNet)  # the part's obstacles saw to it
-            for number, stage in enumerate(net.stages()[: part.stages]):
-                hooks.enter_context(acting_after(stage, partial(part.restyled, stage=number, drawn=mixing)))
+    if part is None or not mixing or not net.training:
         yield
+        return
+    assert isinstance(net, HeadedNet)  # the part's obstacles saw to it
+    if hasattr(net, "compiled_pass"):
+        with _Restyling.at(net).acting(part, mixing):
+            yield
+        return
+    with ExitStack() as hooks:
+        for number, stage in enumerate(net.stages()[: part.stages]):
+            hooks.enter_context(acting_after(stage, partial(part.restyled, stage=number, drawn=mixing)))
+        yield
+
+
+class _Restyling:
+    """Hooks that stay at a network whose pass is compiled, and act when they are told to: hooks that come and go would be compiled anew."""
+
+    def __init__(self, net: HeadedNet) -> None:
+        self._part: MapStyle | None = None
+        self._drawn: Drawn = ()
+        for number, stage in enumerate(net.stages()):
+            stage.register_forward_hook(partial(self._act, number))
+
+    @staticmethod
+    def at(net: HeadedNet) -> _Restyling:
+        if not hasattr(net, "restyling"):
+            net.restyling = _Restyling(net)  # type: ignore[assignment]
+        found: _Restyling = net.restyling  # type: ignore[assignment]
+        return found
+
+    @contextmanager
+    def acting(self, part: MapStyle, drawn: Drawn) -> Iterator[None]:
+        self._part, self._drawn = part, drawn
+        try:
+            yield
+        finally:
+            self._part, self._drawn = None, ()
+
+    def _act(self, number: int, module: nn.Module, given: object, maps: Tensor) -> Tensor:
+        part = self._part
+        if part is None or (part.stages is not None and number >= part.stages):
+            return maps
+        return part.restyled(maps, number, self._drawn)

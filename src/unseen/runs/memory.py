@@ -2,18 +2,27 @@
 
 A version is written when a task ends and counts only once the reply was accepted, so a refused update leaves no trace in
 a client's memory, and a run that is cut short goes back to the versions that its checkpoint names.
+
+What a client remembers on a GPU it recalls there. The last versions also stay there, as far as they find room: the next task reads them
+without a way over the disk, and they are written while it trains.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
-from unseen.codec import decode, encode
+import torch
+from torch import Tensor
+
+from unseen.codec import decode, encode, notes_in, tensors_in
+from unseen.device.streams import once_done
 from unseen.files import write_atomically
 from unseen.payload import Memory
 from unseen.runs.writing import Writer
@@ -21,8 +30,12 @@ from unseen.runs.writing import Writer
 __all__ = ["FILE_OF_MEMORY", "Memories", "MemoryStore", "Versions"]
 
 M = TypeVar("M", bound=Memory)
+T = TypeVar("T")
 FILE_OF_MEMORY = re.compile(r"[0-9a-f]{20}/[A-Za-z_][A-Za-z0-9_]{0,80}\.[0-9]{6}-[0-9-]{3}\.safetensors")  # below the store's folder
 Versions = dict[str, dict[str, str]]  # client -> kind -> file, relative to the store
+_CPU = torch.device("cpu")
+_ON_THE_GPU = "on the GPU"  # a file's note: which of its tensors lay there
+_ROOM = 4 * 2**30  # bytes of a GPU's memory for the last versions
 
 
 class Memories(ABC):
@@ -56,23 +69,49 @@ class MemoryStore(Memories):
     def __init__(self, root: Path, writer: Writer | None = None) -> None:
         super().__init__(writer)
         self.root = root
+        self._near: dict[tuple[str, str], tuple[str, Memory]] = {}  # by client and kind: the file, and what it holds, on a GPU
 
-    def recall(self, client: str, kind: type[M]) -> M | None:
+    def recall(self, client: str, kind: type[M], device: torch.device = _CPU) -> M | None:
+        """What counts of that kind; the recaller's own. What lay on a GPU lies on `device`."""
         file = self.versions.get(client, {}).get(kind.__name__)
-        if file is not None and self.writer is not None:
+        if file is None:
+            return None
+        kept, near = self._near.get((client, kind.__name__), ("", None))
+        if kept == file and isinstance(near, kind):
+            return _mapped(near, lambda _, tensor: tensor.clone())
+        if self.writer is not None:
             self.writer.flush()
-        return None if file is None else decode(kind, (self.root / file).read_bytes())
+        data = (self.root / file).read_bytes()
+        there = set(json.loads(notes_in(data).get(_ON_THE_GPU, "[]")))
+        return _mapped(decode(kind, data), lambda path, tensor: tensor.to(device) if path in there else tensor)
 
     def stage(self, client: str, memory: Memory, place: str) -> str:
         """Write a version that does not count yet, or have it written; returns its file."""
         folder = hashlib.sha256(client.encode()).hexdigest()[:20]  # a client's name may hold anything, a path must not
         file = f"{folder}/{type(memory).__name__}.{place}.safetensors"
         (self.root / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
+        there = {path: tensor for path, tensor in tensors_in(memory, type(memory)) if tensor.is_cuda}
+        notes = {_ON_THE_GPU: json.dumps([*there])} if there else None
+
+        def write() -> None:
+            write_atomically(self.root / file, encode(memory, notes=notes))
+
         if self.writer is None:
-            write_atomically(self.root / file, encode(memory))
-        else:
+            write()
+        elif not there:
             self.writer.later(write_atomically, self.root / file, encode(memory))
+        else:
+            self._keep_near(client, memory, file)
+            self.writer.later(once_done(write, next(iter(there.values())).device))
         return file
+
+    def _keep_near(self, client: str, memory: Memory, file: str) -> None:
+        """The oldest make room."""
+        key = client, type(memory).__name__
+        self._near.pop(key, None)
+        self._near[key] = file, memory
+        while len(self._near) > 1 and sum(_size(held) for _, held in self._near.values()) > _ROOM:
+            del self._near[next(iter(self._near))]
 
     def holds(self, file: str) -> bool:
         return (self.root / file).exists()
@@ -83,3 +122,26 @@ class MemoryStore(Memories):
             for path in self.root.glob("*/*.safetensors"):
                 if path.relative_to(self.root).as_posix() not in named:
                     path.unlink()
+
+
+def _mapped(value: T, change: Callable[[str, Tensor], Tensor], where: str = "") -> T:
+    """The value with every tensor inside it replaced by what `change` makes of its path, as `tensors_in` has it, and it."""
+
+    def mapped(key: Any, item: Any) -> Any:
+        return _mapped(item, change, f"{where}.{key}" if where else str(key))
+
+    if isinstance(value, Tensor):
+        return cast(T, change(where, value))
+    if isinstance(value, dict):
+        return cast(T, {key: mapped(key, item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return cast(T, type(value)(mapped(key, item) for key, item in enumerate(value)))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return cast(
+            T, dataclasses.replace(value, **{one.name: mapped(one.name, getattr(value, one.name)) for one in dataclasses.fields(value)})
+        )
+    return value
+
+
+def _size(memory: Memory) -> int:
+    return sum(tensor.nbytes for _, tensor in tensors_in(memory, type(memory)))

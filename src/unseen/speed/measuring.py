@@ -10,6 +10,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,7 @@ from unseen.methods import METHODS, method_class
 from unseen.networks import build_network
 from unseen.parts import PARTS
 from unseen.runs.traffic import Traffic, Travelled, total_bytes
+from unseen.runs.writing import Writer
 from unseen.scoring import Model
 from unseen.settings import settings_of
 from unseen.speed.bare import bare_step, rows_of
@@ -38,7 +40,7 @@ from unseen.world import World, build_world
 __all__ = ["Case", "SpeedMeasured", "SpeedPlan", "fastest", "machine", "measure", "one_case"]
 
 _SIDE = 64  # pixels of made-up images
-_IN_A_ROW = 4  # rounds that are timed together where one is scored while the next trains
+_IN_A_ROW = 2  # rounds that are timed together where one is scored while the next trains
 _ONE_PASS: dict[str, dict[str, Any]] = {  # a round of about one pass, with all that makes the method what it is
     "csac": {"private_steps": 1, "steps": None},
     "fccl": {"private_epochs": 0.5, "public": "styled-digits", "public_images": 64},
@@ -149,8 +151,8 @@ def measure(plan: SpeedPlan, say: Callable[[str], None] = lambda _: None) -> Ite
     cases, bares = _cases(plan, say), _Bares()
     try:
         for case in cases:
-            with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
-                yield len(cases), case, _measured(case, plan, bares, Path(folder))
+            with tempfile.TemporaryDirectory(prefix="unseen-") as folder, ExitStack() as stack:
+                yield len(cases), case, _measured(case, plan, bares, Path(folder), stack)
     finally:
         torch.set_num_threads(threads)
 
@@ -228,13 +230,16 @@ class _Rounds:
     """Rounds of one case, one after the other, as a run makes them."""
 
     def __init__(self, world: World, folder: Path) -> None:
-        self.world, self.runner = world, ClockedRunner(world)
-        self.engine = LocalEngine(world, folder, runner=self.runner)
+        self.world, self.runner, self._writer = world, ClockedRunner(world), Writer()
+        self.engine = LocalEngine(world, folder, runner=self.runner, writer=self._writer)
         self._method, self._number = world.experiment.method, 0
         self._looking: tuple[int, Model] | None = None  # whose scores are on their way
         cohort = self.engine.cohort(0)
         self._state = self._method.start(world.fresh, cohort)
         cohort.close()
+
+    def close(self) -> None:
+        self._writer.close()
 
     def operations(self, recipe: str) -> int:
         """Floating-point operations of the next round, which is made without recordings and compiled passes."""
@@ -285,14 +290,14 @@ class _Rounds:
         return split, traffic.rows()
 
 
-def _measured(case: Case, plan: SpeedPlan, bares: _Bares, folder: Path) -> SpeedMeasured:
+def _measured(case: Case, plan: SpeedPlan, bares: _Bares, folder: Path, stack: ExitStack) -> SpeedMeasured:
     on_gpu = case.world.device.type == "cuda"
     clock = clock_of(case.world.device)
     kind = case.network, case.world.experiment.method.compiles, rows_of(case.world, plan.batch)
     if kind not in bares:
         bares[kind] = _bare(case, plan, clock)
     bare, compiled = bares[kind]
-    rounds = _Rounds(replace(case.world, compiled=compiled), folder)
+    rounds = stack.enter_context(closing(_Rounds(replace(case.world, compiled=compiled), folder)))
     counting, _ = rounds.split(plan.augment, clock)  # the first round: warms up, and says how many images a round has
     images = counting.images
     steps = max(1, images // plan.batch)
@@ -302,10 +307,10 @@ def _measured(case: Case, plan: SpeedPlan, bares: _Bares, folder: Path) -> Speed
         "bare": lambda: bare.run(steps),
         "round": lambda: rounds.train("none"),
         "augmented": lambda: rounds.train(plan.augment),
-        "scored": lambda: rounds.scored(plan.augment, in_a_row),
     }
     if case.beside is not None:
-        others = _Rounds(replace(case.beside, compiled=compiled and case.beside.experiment.method.compiles), folder / "beside")
+        beside = replace(case.beside, compiled=compiled and case.beside.experiment.method.compiles)
+        others = stack.enter_context(closing(_Rounds(beside, folder / "beside")))
         sides["beside"] = lambda: others.train("none")
     best = fastest(
         sides,
@@ -313,6 +318,7 @@ def _measured(case: Case, plan: SpeedPlan, bares: _Bares, folder: Path) -> Speed
         clock,
         warm_up=(4 if plan.data else 2) if on_gpu else 0,  # a batch of a shape of its own is recorded after three rounds
     )
+    best |= fastest({"scored": lambda: rounds.scored(plan.augment, in_a_row)}, plan.repeats, clock, warm_up=2 if on_gpu else 0)
     split, travelled = rounds.split(plan.augment, clock)
     if on_gpu:  # a replayed step is one piece: the optimiser's part is that of the bare step, once a batch
         without = fastest({"without": lambda: bare.run_without_optimiser(steps)}, plan.repeats, clock)["without"]

@@ -6,13 +6,14 @@ Every digit is drawn once, in one domain.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
-from sklearn.datasets import load_digits
 
 from unseen.data.domain import Domain, DomainDataset, Pixels
 from unseen.task import Classification
@@ -31,13 +32,13 @@ SEED = 20240  # any constant: it makes every call draw the same images
 
 def styled_digits() -> DomainDataset:
     """Four domains of handwritten digits, 32 x 32 RGB: plain, textured, inverted, outline. Every call gives equal bytes."""
-    digits = load_digits()
+    cells, labels = _handwriting()
     domains = []
     for number, (name, rows) in enumerate(originals().items()):
         rng = np.random.default_rng([SEED, number])
-        distances = _distances(_placed(digits.images[rows] / 16, rng), rng)
+        distances = _distances(_placed(cells[rows] / 16, rng), rng)
         images = np.rint(np.clip(STYLES[name].draw(distances, rng), 0, 1) * 255).astype(np.uint8)
-        domains.append(Domain(name, images, digits.target[rows].astype(np.int64)))
+        domains.append(Domain(name, images, labels[rows]))
     return DomainDataset(
         name="styled-digits",
         task=Classification(tuple("0123456789")),
@@ -56,7 +57,7 @@ def originals() -> dict[str, NDArray[np.int64]]:
     >>> {name: len(rows) for name, rows in originals().items()}
     {'plain': 600, 'textured': 480, 'inverted': 400, 'outline': 317}
     """
-    labels = load_digits().target
+    _, labels = _handwriting()
     quantile = np.empty(len(labels))  # how far through its class a digit comes, from 0 to 1
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
@@ -64,6 +65,14 @@ def originals() -> dict[str, NDArray[np.int64]]:
     order = np.lexsort((labels, quantile))
     ends = np.cumsum([style.digits for style in STYLES.values()])
     return {name: np.sort(rows) for name, rows in zip(STYLES, np.split(order, ends[:-1]), strict=True)}
+
+
+def _handwriting() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """scikit-learn's digits: 8 x 8 cells from 0 to 16, and which digit each is. Its file is read without it: to import it takes seconds."""
+    package = importlib.util.find_spec("sklearn")
+    assert package is not None and package.submodule_search_locations
+    rows = np.loadtxt(Path(package.submodule_search_locations[0]) / "datasets/data/digits.csv.gz", delimiter=",")
+    return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)
 
 
 def _placed(cells: NDArray[np.float64], rng: np.random.Generator) -> Floats:
