@@ -51,6 +51,12 @@ def test_a_table_tells_what_was_run_without_the_commands(tmp_path: Path) -> None
     assert [*summarise.about(tmp_path / "a.toml")] == ["Two rounds.", "64 px."]
 
 
+def test_rates_whose_tries_are_gone_stay_as_they_were_told(tmp_path: Path) -> None:
+    assert [*summarise.kept_rates(tmp_path / "a.md")] == []
+    (tmp_path / "a.md").write_text(f"# a\n| x |\n\n{summarise.TRIED} (it)\n\n| A @ 0.1 | 90.00 |\n")
+    assert [*summarise.kept_rates(tmp_path / "a.md")] == ["", f"{summarise.TRIED} (it)", "", "| A @ 0.1 | 90.00 |"]
+
+
 def test_distances_stand_beside_dice_where_there_are_masks() -> None:
     def run(name: str, seed: int, **hd95: float) -> SimpleNamespace:
         early, last = ({"target": {d: {"dice": 0.5, "hd95": h + add} for d, h in hd95.items()}, "metric": "dice"} for add in (9.0, 0.0))
