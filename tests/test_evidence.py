@@ -40,7 +40,7 @@ def test_a_plan_names_rows_and_rates_that_there_are(file: Path) -> None:
     plan = tomllib.loads(file.read_text())
     labels = [row["label"] for row in plan["methods"]]
     assert len(set(labels)) == len(labels) and plan["seeds"] == [0, 1, 2] and not set(plan["seeds"]) & set(plan["tune"]["seeds"])
-    assert (plan["rounds"] >= 15 and plan.get("size", 128) >= 128) or file.stem.startswith(("styled", "phantom"))
+    assert (plan["rounds"] >= 15 and plan.get("size", 128) >= 128) or file.stem.startswith(("styled", "phantom", "digits.plan"))
     tuned = {row["label"] for row in plan["methods"] if "rates" in row}
     assert {row["rate_of"] for row in plan["methods"] if "rate_of" in row} <= tuned
     assert len({len(row["rates"]) for row in plan["methods"] if "rates" in row}) == 1, "every row is tuned over as many rates"
@@ -49,6 +49,12 @@ def test_a_plan_names_rows_and_rates_that_there_are(file: Path) -> None:
 def test_a_table_tells_what_was_run_without_the_commands(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("# Two rounds.\n#   unseen bench a.toml\n# 64 px.\nrounds = 2  # few\n")
     assert [*summarise.about(tmp_path / "a.toml")] == ["Two rounds.", "64 px."]
+
+
+def test_rates_whose_tries_are_gone_stay_as_they_were_told(tmp_path: Path) -> None:
+    assert [*summarise.kept_rates(tmp_path / "a.md")] == []
+    (tmp_path / "a.md").write_text(f"# a\n| x |\n\n{summarise.TRIED} (it)\n\n| A @ 0.1 | 90.00 |\n")
+    assert [*summarise.kept_rates(tmp_path / "a.md")] == ["", f"{summarise.TRIED} (it)", "", "| A @ 0.1 | 90.00 |"]
 
 
 def test_distances_stand_beside_dice_where_there_are_masks() -> None:
@@ -77,7 +83,8 @@ def test_a_table_can_be_run_and_its_printed_numbers_belong_to_its_columns(file: 
     values = tomllib.loads(file.read_text())
     cells = read_benchmark(values, seeds=[0])
     assert {cell.experiment.name for cell in cells} == {row["label"] for row in values["methods"]}
-    columns = {*(DATASETS[values["data"]].domains or ()), "average"}
+    domains = values["targets"] if values["data"].startswith("folder:") else DATASETS[values["data"]].domains
+    columns = {*(domains or ()), "average"}
     assert all(set(row) <= columns for row in values.get("paper_numbers", {}).values())
 
 

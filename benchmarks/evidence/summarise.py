@@ -3,8 +3,8 @@
     python benchmarks/evidence/summarise.py runs/styled-digits --against "FedAvg, SGD" --against "FedAvg, Adam" --to benchmarks/results
 
 Writes NAME.md and NAME.csv, NAME being the folder's. What was run is told in the words at the head of NAME.toml beside this program. Rates
-tried by `unseen tune` are told from the folder NAME-rates beside the runs. A difference is of runs with one unseen domain and seed; its
-interval is Student's t (95 %) over them.
+tried by `unseen tune` are told from the folder NAME-rates beside the runs; where that is gone, as NAME.md told them before. A difference
+is of runs with one unseen domain and seed; its interval is Student's t (95 %) over them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from unseen.report.tables import Stat, comparison, to_markdown
 from unseen.runs.selection import source_score
 
 RULES = ("last", "source", "oracle")
+TRIED = "Source validation of the rates that were tried"
 
 
 def differences(scores: Mapping[str, Scores], baseline: str, what: str = "") -> Iterator[str]:
@@ -62,11 +63,17 @@ def rates(folder: Path) -> Iterator[str]:
     tried: dict[str, list[float]] = {}
     for run in collect(folder, force=True).finished:
         tried.setdefault(run.name, []).append(source_score(run.records[-1]) or 0.0)
-    yield "\nSource validation of the rates that were tried (the best is used; nothing else was tuned)"
+    yield f"\n{TRIED} (the best is used; nothing else was tuned)"
     yield ""
     yield "| row | validation |"
     yield "|---|---|"
     yield from (f"| {name} | {100 * sum(values) / len(values):.2f} |" for name, values in tried.items())
+
+
+def kept_rates(file: Path) -> Iterator[str]:
+    """The same as the file told it before, where the tries are gone."""
+    _, found, told = file.read_text(encoding="utf-8").partition(f"\n{TRIED}") if file.is_file() else ("", "", "")
+    yield from (found + told).splitlines()
 
 
 def about(benchmark: Path) -> Iterator[str]:
@@ -107,8 +114,9 @@ def main() -> None:
         lines += [*differences(scores, baseline)]
     lines += [*distances(runs, given.against)]
     beside = given.runs.with_name(f"{given.runs.name}-rates")
-    lines += [*rates(beside)] if beside.is_dir() else []
-    (given.to / f"{given.runs.name}.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    file = given.to / f"{given.runs.name}.md"
+    lines += [*rates(beside)] if beside.is_dir() else [*kept_rates(file)]
+    file.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     write_scores(runs, given.to / f"{given.runs.name}.csv")
 
 

@@ -148,7 +148,26 @@ def differences(asked: Sequence[str]) -> str:
 
 def means(asked: Sequence[str]) -> str:
     """A line `table | row | words` for each row: the mean over seeds on each unseen domain in the last round, and their average."""
-    table = []
+    columns, rows = _by_domain(asked)
+    table = [(row, seeds, *map(_one, values), _one(sum(values) / len(values)), *words) for row, seeds, values, words in rows]
+    extra = ("printed",) if len(table[0]) > len(columns) + 3 else ()
+    return lines_of(("last round", "seeds", *columns, "average", *extra), table)
+
+
+def worst(asked: Sequence[str]) -> str:
+    """A line `table | row` for each row: as `means`, and the lowest of the domains."""
+    columns, rows = _by_domain(asked)
+    table = [(row, seeds, *map(_one, values), _one(sum(values) / len(values)), _one(min(values))) for row, seeds, values, _ in rows]
+    return lines_of(("last round", "seeds", *columns, "average", "worst"), table)
+
+
+def _one(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def _by_domain(asked: Sequence[str]) -> tuple[list[str], list[tuple[str, str, list[float], list[str]]]]:
+    """The domains; and of each row its name, its seeds, the mean on each domain, and words beside it."""
+    rows = []
     columns: list[str] = []
     for line in asked:
         name, row, *words = (part.strip() for part in line.split("|"))
@@ -157,11 +176,8 @@ def means(asked: Sequence[str]) -> str:
             source, _, target = domain.partition(" → ")
             found.setdefault(target if source != target else source, []).append(value)
         columns = columns or list(found)
-        by_domain = [sum(found[column]) / len(found[column]) for column in columns]
-        seeds = str(max(map(len, found.values())))
-        table.append((row, seeds, *(f"{value:.1f}" for value in by_domain), f"{sum(by_domain) / len(by_domain):.1f}", *words))
-    extra = ("printed",) if len(table[0]) > len(columns) + 3 else ()
-    return lines_of(("last round", "seeds", *columns, "average", *extra), table)
+        rows.append((row, str(max(map(len, found.values()))), [sum(found[c]) / len(found[c]) for c in columns], words))
+    return columns, rows
 
 
 def ends(asked: Sequence[str]) -> str:
@@ -218,7 +234,7 @@ def _toml(value: object) -> str:
 
 
 TABLES: dict[str, Callable[[Sequence[str]], str]] = {
-    table.__name__: table for table in (methods, demo, claims, again, differences, means, ends, commands, settings, policy)
+    table.__name__: table for table in (methods, demo, claims, again, differences, means, worst, ends, commands, settings, policy)
 }
 
 

@@ -99,6 +99,15 @@ def test_named_sources_alone_train_and_are_held_out() -> None:
     assert {(use.target, use.on, use.cell.experiment.sources) for use in uses} == {("d", "a", "b,c"), ("d", "b", "a,c"), ("d", "c", "a,b")}
 
 
+def test_tries_take_the_fields_that_the_plan_sets_for_all_rows() -> None:
+    row = {"method": "fedavg", "label": "A", "rates": [0.1, 0.2], "set": {"epochs": 2}}
+    shared = {"batch": 7, "epochs": 9, "lr": 5.0, "smoothing": 0.3}
+    values = {**plan_values(row), "set": shared}
+    values["tune"] = {**values["tune"], "set": {"fedavg": {"smoothing": 0.1}}}
+    tried = [use.cell.experiment.description()["set"] for use in uses_of(read_plan(values))]
+    assert {(s["batch"], s["epochs"], s["smoothing"]) for s in tried} == {(7, 2, 0.1)} and {s["lr"] for s in tried} == {0.1, 0.2}
+
+
 @pytest.mark.parametrize("file", PLANS, ids=lambda path: path.stem)
 def test_the_plans_of_the_evidence_can_be_read(file: Path) -> None:
     plan = read_plan(tomllib.loads(file.read_text()))

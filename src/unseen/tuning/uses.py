@@ -94,7 +94,7 @@ def _uses(plan: TuningPlan, row: Row, number: int, domains: Sequence[str]) -> It
     tried = row.with_fields(row.tries[number].fields)
     tried["set"] = {**tried["set"], **plan.further.get(row.method, {})}
     tried["label"] = f"{row.label} @ {row.tries[number].name}"
-    around = {key: value for key, value in plan.around.items() if key not in tried}
+    around = {key: value for key, value in plan.around.items() if key not in tried or key == "set"}  # a row's `set` adds to the plan's
     one = {**around, "methods": [tried], "rounds": plan.rounds, "seeds": list(plan.seeds)}
     nobody = plan.choice != "per-target"
     if not plan.holds_out:
