@@ -87,7 +87,7 @@ class Remembering(MemoryStore):
         super().__init__(Path("unused"))
         self._kept = kept
 
-    def recall(self, client: str, kind: type[Any]) -> Any:
+    def recall(self, client: str, kind: type[Any], device: Any) -> Any:
         return None if self._kept is None else Kept(teacher=self._kept)
 
 
