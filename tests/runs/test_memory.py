@@ -60,7 +60,7 @@ class _There:
 def test_a_version_at_hand_is_the_recallers_own_and_counts_only_if_it_is_the_one_named(tmp_path: Path) -> None:
     store = MemoryStore(tmp_path)
     file = store.stage("north", remembered(2.0), "000001-001")
-    store._keep_near("north", remembered(3.0), file)  # told apart from the file by its numbers
+    store._keep_near("north", remembered(3.0), file, 10**6)  # told apart from the file by its numbers
     store.versions = {"north": {"Remembered": file}}
     at_hand = store.recall("north", Remembered)
     assert at_hand is not None and float(at_hand.model["layer.weight"][0, 0]) == 3.0
@@ -72,10 +72,9 @@ def test_a_version_at_hand_is_the_recallers_own_and_counts_only_if_it_is_the_one
     assert newer is not None and float(newer.model["layer.weight"][0, 0]) == 4.0
 
 
-def test_the_oldest_versions_at_hand_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_versions_at_hand_make_room(tmp_path: Path) -> None:
     size = sum(tensor.nbytes for _, tensor in tensors_in(remembered(), Remembered))
-    monkeypatch.setattr(memories, "_ROOM", 2 * size)
     store = MemoryStore(tmp_path)
     for client in ("a", "b", "a", "c"):
-        store._keep_near(client, remembered(), f"{client}.safetensors")
+        store._keep_near(client, remembered(), f"{client}.safetensors", 2 * size)
     assert [client for client, _ in store._near] == ["a", "c"]

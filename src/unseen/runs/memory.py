@@ -35,7 +35,7 @@ FILE_OF_MEMORY = re.compile(r"[0-9a-f]{20}/[A-Za-z_][A-Za-z0-9_]{0,80}\.[0-9]{6}
 Versions = dict[str, dict[str, str]]  # client -> kind -> file, relative to the store
 _CPU = torch.device("cpu")
 _ON_THE_GPU = "on the GPU"  # a file's note: which of its tensors lay there
-_ROOM = 4 * 2**30  # bytes of a GPU's memory for the last versions
+_PART = 32  # the last versions have one part of so many of a GPU's memory
 
 
 class Memories(ABC):
@@ -101,16 +101,17 @@ class MemoryStore(Memories):
         elif not there:
             self.writer.later(write_atomically, self.root / file, encode(memory))
         else:
-            self._keep_near(client, memory, file)
-            self.writer.later(once_done(write, next(iter(there.values())).device))
+            device = next(iter(there.values())).device
+            self._keep_near(client, memory, file, torch.cuda.get_device_properties(device).total_memory // _PART)
+            self.writer.later(once_done(write, device))
         return file
 
-    def _keep_near(self, client: str, memory: Memory, file: str) -> None:
-        """The oldest make room."""
+    def _keep_near(self, client: str, memory: Memory, file: str, room: int) -> None:
+        """The oldest make room, which is so many bytes."""
         key = client, type(memory).__name__
         self._near.pop(key, None)
         self._near[key] = file, memory
-        while len(self._near) > 1 and sum(_size(held) for _, held in self._near.values()) > _ROOM:
+        while len(self._near) > 1 and sum(_size(held) for _, held in self._near.values()) > room:
             del self._near[next(iter(self._near))]
 
     def holds(self, file: str) -> bool:
