@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,23 +14,32 @@ from unseen.data.domain import DomainDataset
 from unseen.device.bare_step import made_up_labels
 from unseen.device.compiling import Work, compiling_pays
 from unseen.networks import build_network
+from unseen.parts.mixstyle import MixStyle
 from unseen.state import same_bits
 from unseen.task import Classification
 
 pytestmark = pytest.mark.gpu
 
 
-def go(data: DomainDataset, out: Path, rounds: int = 4, compile: str = "on", resume: bool = False) -> dict[str, torch.Tensor]:
-    method = unseen.FedAvg(lr=0.01, batch=8)
+def go(
+    data: DomainDataset, out: Path, rounds: int = 4, compile: str = "on", resume: bool = False, mixstyle: MixStyle | None = None
+) -> dict[str, torch.Tensor]:
+    method = unseen.FedAvg(lr=0.01, batch=8, mixstyle=mixstyle)
     return dict(unseen.run(method, data, "c", rounds=rounds, device="cuda", compile=compile, out=out, resume=resume).state)
 
 
-def test_a_compiled_run_is_repeatable_resumable_and_says_so(tiny: DomainDataset, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mixstyle", [None, MixStyle(p=1.0, stages=1)], ids=str)
+def test_a_compiled_run_is_repeatable_resumable_and_says_so(mixstyle: MixStyle | None, tiny: DomainDataset, tmp_path: Path) -> None:
     torch.backends.cudnn.deterministic = True
+    how: dict[str, Any] = {"mixstyle": mixstyle}
     try:
-        once, again, plain = go(tiny, tmp_path / "a"), go(tiny, tmp_path / "b"), go(tiny, tmp_path / "c", compile="off")
-        go(tiny, tmp_path / "d", rounds=2)
-        resumed = go(tiny, tmp_path / "d", resume=True)
+        once, again, plain = (
+            go(tiny, tmp_path / "a", **how),
+            go(tiny, tmp_path / "b", **how),
+            go(tiny, tmp_path / "c", compile="off", **how),
+        )
+        go(tiny, tmp_path / "d", rounds=2, **how)
+        resumed = go(tiny, tmp_path / "d", resume=True, **how)
     finally:
         torch.backends.cudnn.deterministic = False
     assert same_bits(once, again) and same_bits(once, resumed)
