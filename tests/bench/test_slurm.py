@@ -102,6 +102,22 @@ def test_jobs_leave_the_files_that_runs_leave_here_and_carry_text_alone(
         assert modules == {"unseen.bench.single"}, "the command's words, and no object of ours"
 
 
+def test_a_round_is_told_once_and_with_its_seconds_which_are_written_after_its_record(cells: list[BenchmarkCell], tmp_path: Path) -> None:
+    train(cells[0].experiment, tmp_path, watch=Silent())
+    timings = tmp_path / "timings.jsonl"
+    first, second = timings.read_bytes().splitlines(keepends=True)
+    watch = Heard()
+    job = slurm._Submitted("1", cells[0], tmp_path / "cell.json", tmp_path, watch, 0, 0)
+    for written, told in ((b"", []), (first, [1]), (first, [1]), (first + second[:-4], [1]), (first + second, [1, 2])):
+        timings.write_bytes(written)
+        job.tell_rounds(over=False)
+        assert [number for _, number in watch.rounds] == told
+    killed = slurm._Submitted("2", cells[0], tmp_path / "cell.json", tmp_path, Silent(), 0, 0)
+    timings.write_bytes(first)
+    killed.tell_rounds(over=True)
+    assert killed.told == 2, "what a killed job recorded is told without its seconds"
+
+
 def test_a_job_that_dies_is_named_with_its_state_and_log(
     cells: list[BenchmarkCell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,7 +129,7 @@ def on_slurm(
             time.sleep(_LOOK)
             for folder, job in list(running.items()):
                 reason = job.ended()
-                job.tell_rounds()
+                job.tell_rounds(over=reason is not None)
                 if reason is None:
                     continue
                 del running[folder]
@@ -163,7 +163,7 @@ class _Submitted:
     watch: Watch  # who is told of its rounds
     begun: int  # rounds that were recorded when it was submitted
     told: int
-    size: int = 0  # of the records when they were last read
+    size: int = 0  # of the timings when they were last read
     asked: float = field(default_factory=time.monotonic)
     missed: int = 0  # how often the scheduler did not know it
     state: str = ""
@@ -171,15 +171,17 @@ class _Submitted:
     def rounds(self) -> int:
         return len(read_records(self.run / "records.jsonl"))
 
-    def tell_rounds(self) -> None:
-        """Those that the job has written since the last look."""
-        file = self.run / "records.jsonl"
+    def tell_rounds(self, *, over: bool) -> None:
+        """Those that it wrote since the last look. Each waits for its seconds, which follow its record, unless the job is over."""
+        file = self.run / "timings.jsonl"
         size = file.stat().st_size if file.exists() else 0
-        if size == self.size:
+        if size == self.size and not over:
             return
         self.size = size
-        seconds = {timing["round"]: timing["train"] + timing["score"] for timing in read_timings(self.run / "timings.jsonl")}
-        for record in read_records(file)[self.told :]:
+        seconds = {timing["round"]: timing["train"] + timing["score"] for timing in read_timings(file)}
+        for record in read_records(self.run / "records.jsonl")[self.told :]:
+            if record["round"] not in seconds and not over:
+                return
             self.told = record["round"]
             self.watch.round(record, seconds.get(record["round"], 0.0))
 
