@@ -27,7 +27,9 @@ from flwr.proto import control_pb2 as control
 from flwr.proto import fleet_pb2 as fleet
 from flwr.proto import runtime_pb2 as runtime
 from flwr.proto.fab_pb2 import Fab
+from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.error import FlowerError
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -37,6 +39,7 @@ from loopback import PATIENCE, Loopback
 from site_keys import SiteKey, members, rewrite
 from unseen.federation.flower.link import _APP, FlowerCarrier
 from unseen.federation.flower.owner import control_client
+from unseen.federation.flower.pieces import head_of
 from unseen.federation.kits import read_federation
 from unseen.federation.messages import SignedMessage
 
@@ -186,6 +189,38 @@ def test_a_stranger_is_no_site_and_a_site_registers_nobody(server: Server) -> No
         other = next(node.node_id for key, node in server.nodes().items() if key != server.north.public)
         site.PullMessages(fleet.PullMessagesRequest(node={"node_id": other}))
     site.close()
+
+
+def drop(server: Server, body: bytes, length: int) -> None:
+    """Say as much of a call as this, and go."""
+    context = ssl.create_default_context(cadata=server.ca.decode())
+    headers = b"".join(header + b": " + value + b"\r\n" for header, value in server.north.headers())
+    start = f"POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n".encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as plain, context.wrap_socket(plain, server_hostname="localhost") as line:
+        line.sendall(start + b"Content-Type: application/protobuf\r\n" + headers + b"\r\n" + body)
+
+
+def test_a_site_leaves_no_piece_that_nobody_asked_for(server: Server) -> None:
+    """Under its own node and another's, for a run that is there, for none, and with no session: or it could fill the disk."""
+    with server.as_owner() as owner:
+        run = owner.StartRun(run_request()).run_id
+    body = secrets.token_bytes(100_000)
+    content = head_of(len(body)) + body
+    name, nodes = hashlib.sha256(content).hexdigest(), server.nodes()
+    own, others = (next(node.node_id for key, node in nodes.items() if (key == server.north.public) == mine) for mine in (True, False))
+    with contextlib.closing(server.as_site(FleetHttpClient, server.north)) as site:
+        for node, number in ((own, run), (own, 12345), (own, 2**64 - 1), (others, run), (0, 0)):
+            request = PushObjectRequest(node={"node_id": node}, run_id=number, object_id=name, object_content=content)
+            with contextlib.suppress(httpx.HTTPStatusError, FlowerError):
+                assert not site.PushObject(request).stored
+            assert not list((server.path / "flower/pieces").iterdir()), (node, number)
+    whole = PushObjectRequest(node={"node_id": own}, run_id=run, object_id=name, object_content=content).SerializeToString()
+    for sent in (len(whole), len(whole) - 1, 90_000, 100):  # and then it is gone
+        for _ in range(5):
+            drop(server, whole[:sent], len(whole))
+    until(lambda: not list((server.path / "flower/pieces").iterdir()))
+    with server.as_owner() as owner:
+        owner.StopRun(control.StopRunRequest(run_id=run))
 
 
 @pytest.mark.parametrize(

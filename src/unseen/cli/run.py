@@ -193,8 +193,12 @@ def _described(folder: Path, file: Path | None, given: dict[str, Any], trust: bo
 
 
 def _run(values: dict[str, Any], about: dict[str, Any], resume: bool, looks: dict[str, bool]) -> None:
+    from unseen.device.heap import lasting_imports
     from unseen.errors import BadInput
-    from unseen.experiment import read_experiment
+
+    with lasting_imports():
+        import unseen.training  # noqa: F401 -- and all that it takes
+        from unseen.experiment import read_experiment
 
     problems = []
     if not isinstance(about.get("workers", 1), int) or about.get("workers", 1) < 1:

@@ -127,19 +127,42 @@ def test_a_removed_site_is_not_waited_for() -> None:
     assert list(exchange.go_on(link)) == [("a", "no longer a member of the federation")] and exchange.over  # type: ignore[arg-type]
 
 
+def test_a_late_answer_is_not_fetched_and_does_not_stay() -> None:
+    """Or a slow site would fill the server's disk, one answer a round."""
+    asked, forgotten = list[set[str]](), list[str]()
+
+    def pulled(request: Any) -> Any:
+        asked.append(set(request.message_ids))
+        heads = [SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=number)) for number in asked[-1] & {"late"}]
+        return SimpleNamespace(messages_list=heads, message_object_trees=[ObjectTree(object_id="of late")])
+
+    client = SimpleNamespace(PullMessages=pulled)
+    client.ConfirmMessageReceived = lambda request: forgotten.append(request.message_object_id)
+    link: Any = _Link.__new__(_Link)  # without its run
+    link._arriving, link._late = {"half": ObjectTree(object_id="of half")}, {"long ago": 0.0}
+    link._patient, link._run, link._node = client, 1, None
+    link.give_up(["half", "late"])
+    assert forgotten == ["of half"]
+    assert list(link.replies({"new"}, 0.0)) == []
+    assert asked == [{"new", "late"}] and forgotten == ["of half", "of late"] and not link._late and not link._arriving
+
+
 def test_an_answer_of_too_many_pieces_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a piece was fetched")
 
     monkeypatch.setattr(link_module, "pull", never)
-    monkeypatch.setattr(link_module, "_MOST_PIECES", 3)
+    monkeypatch.setattr(link_module, "MOST_PIECES", 3)
     tree = ObjectTree(object_id="m", children=[ObjectTree(object_id=name) for name in "abc"])
     head = SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="1"))
     pulled = SimpleNamespace(messages_list=[head], message_object_trees=[tree])
-    client = SimpleNamespace(PullMessages=lambda request: pulled, PullObject=never, ConfirmMessageReceived=never)
+    confirmed = list[str]()
+    client = SimpleNamespace(PullMessages=lambda request: pulled, PullObject=never)
+    client.ConfirmMessageReceived = lambda request: confirmed.append(request.message_object_id)
     link: Any = _Link.__new__(_Link)  # without its run
-    link._arriving, link.grid = {}, SimpleNamespace(_runtime_client=client, run=SimpleNamespace(run_id=1), node=None)
+    link._arriving, link._late, link._patient, link._run, link._node = {}, {}, client, 1, None
     assert list(link.replies({"1"}, 0.0)) == [("1", "an answer of more than 3 pieces")]
+    assert confirmed == ["m"]  # so that it does not lie there until the run ends
     assert _outcome("an answer of more than 3 pieces") == "an answer of more than 3 pieces"
 
 
@@ -167,6 +190,9 @@ def test_a_lost_run_costs_a_new_one_and_the_user_is_told_why(
             if len(made) == 1:
                 raise error
             return super().replies(numbers, until)
+
+        def give_up(self, numbers: list[str]) -> None:
+            assert numbers == []  # all were answered
 
         def close(self, well: bool = True) -> None:
             pass

@@ -9,11 +9,13 @@ import pytest
 
 pytest.importorskip("flwr")
 import httpx
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.retry import make_simple_http_retry_invoker
 
 from unseen.federation import waiting
 from unseen.federation.flower import processes
-from unseen.federation.flower.processes import _NOT_LET_IN, FlowerProcess, ServerLine, _persistent
+from unseen.federation.flower.pieces import MOST_PIECES
+from unseen.federation.flower.processes import _NOT_LET_IN, FlowerProcess, ServerLine, _not_endless, _persistent
 
 
 def test_a_broken_handshake_is_tried_again_and_a_wrong_certificate_is_not(tmp_path: Path) -> None:
@@ -73,3 +75,10 @@ def test_a_supernode_waits_anew_for_every_message(monkeypatch: pytest.MonkeyPatc
     for _ in range(400):  # one that does not come
         clock.sleep(0.5)
     assert slept[0] == processes._LEAST and slept[-1] == processes._MOST
+
+
+def test_a_site_fetches_no_message_of_endless_pieces() -> None:
+    pull, names = _not_endless(lambda names, **settings: (len(names), settings)), [str(number) for number in range(MOST_PIECES + 1)]
+    assert pull(names[1:], max_time=1.0) == (MOST_PIECES, {"max_time": 1.0})
+    with pytest.raises(ObjectPullError, match="more than 100"):
+        pull(names)

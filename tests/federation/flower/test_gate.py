@@ -198,8 +198,8 @@ def test_a_folder_that_cannot_be_read_lets_nobody_in_until_it_can(federation: Fe
     [
         (PULL, [(b"content-length", b"1048576")], True),
         (PULL, [(b"content-length", b"1048577")], False),
-        (b"/v1/fleet/push-object", [(b"content-length", b"8400000")], True),
-        (b"/v1/fleet/push-object", [(b"content-length", b"9437185")], False),
+        (b"/v1/fleet/push-object", [(b"content-length", b"33600000")], True),
+        (b"/v1/fleet/push-object", [(b"content-length", b"34603009")], False),
         (PULL, [], False),
         (PULL, [(b"transfer-encoding", b"chunked")], False),
         (PULL, [(b"content-length", b"1"), (b"transfer-encoding", b"chunked")], False),

@@ -32,8 +32,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from unseen.errors import BadInput
 from unseen.federation.flower.members import Members, NodeMember
-from unseen.federation.flower.objects import PIECE
 from unseen.federation.flower.owner import bind_for_owner
+from unseen.federation.flower.passage import Passage
+from unseen.federation.flower.pieces import PIECE, Pieces, forget_ended_runs
 
 __all__ = ["CALLS", "Gate", "Listener", "listen", "signed_by"]
 
@@ -57,7 +58,7 @@ _MOST_HEADER = 2000  # bytes of a key, a signature or a time
 _CALLS_AT_ONCE = 16  # of one site; its SuperNode makes two or three
 _CONNECTIONS, _FROM_ONE_ADDRESS = 800, 250  # several sites may share an address
 _HEAD_SECONDS, _SILENCE, _LONGEST = 10.0, 60.0, 1800.0  # until a question is asked, without a byte of it, until it is answered
-_LOOK = 1.0  # seconds between two looks at the certificate
+_LOOK, _TIDY = 1.0, 60.0  # seconds between two looks at the certificate, and for what is left of runs that ended
 _HELD = 1.0  # seconds for which a look for messages is held; one whose caller vanished without a word must not take what comes later
 _LOOKS = {b"/v1/fleet/pull-messages": "sites", b"/v1/runtime/pull-messages": "server"}
 _GIVES = {b"/v1/runtime/push-messages": "sites", b"/v1/fleet/push-messages": "server"}  # and for whom
@@ -276,6 +277,10 @@ class _Certificate:
                 self._shown = version
 
 
+def _with_files(app: Any, folder: Path) -> App:
+    return Passage(app, Pieces(folder / "flower/pieces"), lambda name: name in app.state.linkstate_factory.state().object_store)
+
+
 class Listener:
     """Flower's application on two sockets: through the gate on the public port, and as it is for the owner."""
 
@@ -283,8 +288,9 @@ class Listener:
         common: dict[str, Any] = {"log_config": log_config, "access_log": False, "ws": "none", "proxy_headers": False}
         common |= {"server_header": False, "date_header": False, "timeout_graceful_shutdown": 1}
         bell = Bell()
-        outside = uvicorn.Config(Gate(app, Members(folder), bell), http=_Connection, lifespan="off", **common)
+        outside = uvicorn.Config(Gate(_with_files(app, folder), Members(folder), bell), http=_Connection, lifespan="off", **common)
         outside.load()
+        self._app: Any = app
         self._certificate = _Certificate(*certificate)
         outside.ssl = self._certificate.context
         family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
@@ -297,7 +303,7 @@ class Listener:
         return int(self._door.getsockname()[1])
 
     async def serve(self) -> None:
-        watching = asyncio.create_task(self._watch_certificate())
+        watching = asyncio.gather(self._watch_certificate(), self._tidy())
         # A signal ends the one that was started last, which passes it on to the other.
         await asyncio.gather(self._inside.serve([self._for_owner]), self._outside.serve([self._door]))
         watching.cancel()
@@ -306,6 +312,14 @@ class Listener:
         while True:
             await asyncio.sleep(_LOOK)
             self._certificate.take_up()
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(_TIDY)
+            try:
+                await asyncio.to_thread(lambda: forget_ended_runs(self._app.state.linkstate_factory.state()))
+            except Exception as error:  # the state is in use, or broken, or there is no room: it is tried again
+                _LOG.error("what is left of runs that ended stays for now: %s", error)
 
     def stop(self) -> None:
         self._inside.should_exit = self._outside.should_exit = True

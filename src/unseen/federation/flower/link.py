@@ -10,19 +10,20 @@ import contextlib
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 from flwr.app import Message
 from flwr.cli.build import build_fab_from_files
-from flwr.common.constant import SubStatus
-from flwr.common.serde import run_from_proto
+from flwr.common.constant import SUPERLINK_NODE_ID, SubStatus
 from flwr.proto.control_pb2 import StartRunRequest
 from flwr.proto.fab_pb2 import Fab
+from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
+    GetNodesRequest,
     PullAppMessagesRequest,
     PullTaskInputRequest,
     PushTaskOutputRequest,
@@ -35,11 +36,11 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPu
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
 
 from unseen.federation.flower.members import Members
-from unseen.federation.flower.objects import pull, push
-from unseen.federation.flower.owner import NOWHERE, control_client, over_socket, runtime_client
+from unseen.federation.flower.objects import forget, pull, push
+from unseen.federation.flower.owner import control_client, runtime_client
+from unseen.federation.flower.pieces import MOST_PIECES, Pieces
 from unseen.federation.flower.records import COULD_NOT_ANSWER, MESSAGE_TYPE, from_records, to_records
 from unseen.federation.kits import Federation
 from unseen.federation.messages import SignedMessage
@@ -64,7 +65,7 @@ clientapp = "unseen_messages.nothing:app"
 _LEAST, _MOST, _LOOK_AROUND, _HEARTBEAT = 0.02, 1.0, 2.0, 10.0  # seconds
 _PATIENCE = 20.0  # seconds to wait for the content of an answer, once its head is there, before others have their turn
 _ABSENT = 60.0  # seconds to wait for a site that is not connected
-_MOST_PIECES = 500  # of one answer, of 8 MiB each: more than the largest that is taken
+_LATE = 3000.0  # seconds in which a late answer is looked for, to be thrown away; what comes later goes with the run
 _BACK_SOON = 30.0  # seconds in which a SuperLink that ended may be back, with the run as it was
 # The SuperLink is away, lost what was being sent, or gave the run up.
 _AGAIN = (httpx.HTTPError, FlowerError, ObjectPushError, ObjectPullError, ConnectionError)
@@ -89,16 +90,16 @@ class _Link:
     """One Flower run, taken up by this process."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._pieces = folder, Pieces(folder / "flower/pieces")
         token = self._take_up(self._start())
-        self.grid = HttpGrid(NOWHERE, insecure=True, token=token)
-        self.grid._retry_invoker = _patient()
-        over_socket(self.grid._runtime_client, folder)
+        self._patient = runtime_client(folder, RuntimeTokenHttpInterceptor(token))  # Flower's grid does the same, and imports a database
+        self._patient._retry_invoker = _patient()
         self._client = runtime_client(folder, RuntimeTokenHttpInterceptor(token))
         given = self._client.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = given.task_id, given.run.run_id, given.context.node_id
-        self.grid.set_run(run_from_proto(given.run))
+        self._run, self._node = int(given.run.run_id), Node(node_id=SUPERLINK_NODE_ID)
         self._arriving: dict[str, Any] = {}  # answers of which only the head is here, by the message they answer
+        self._late: dict[str, float] = {}  # messages whose answer nobody waits for any more, and until when one may come
         self._ended = threading.Event()
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -137,12 +138,17 @@ class _Link:
 
     def nodes(self) -> dict[bytes, tuple[int, str]]:
         """The sites that are connected: node and time of connection, by public key."""
-        return {bytes(n.public_key): (n.node_id, n.last_activated_at) for n in self.grid.get_nodes() if n.status == "online"}
+        return {
+            bytes(n.public_key): (n.node_id, n.last_activated_at)
+            for n in self._patient.GetNodes(GetNodesRequest()).nodes
+            if n.status == "online"
+        }
 
     def send(self, messages: Mapping[int, SignedMessage], seconds: float) -> list[str]:
         """To each node its message; their names, in the same order."""
-        questions = [Message(to_records(message), node, MESSAGE_TYPE, ttl=seconds + 3600) for node, message in messages.items()]
-        names = push(self.grid._runtime_client, questions, self.grid.node, self.grid.run.run_id)
+        cut: dict[int, Any] = {}
+        questions = [Message(to_records(message, cut), node, MESSAGE_TYPE, ttl=seconds + 3600) for node, message in messages.items()]
+        names = push(self._patient, questions, self._node, self._run, self._pieces)
         for message in messages.values():
             message.rest()
         return names
@@ -151,34 +157,48 @@ class _Link:
         """What came in answer to these messages, one in memory at a time; None for one whose content was lost."""
         if not numbers:
             return
-        client, run, node = self.grid._runtime_client, self.grid.run.run_id, self.grid.node
-        pulled = client.PullMessages(PullAppMessagesRequest(message_ids=numbers))
-        heads = (head.metadata.reply_to_message_id for head in pulled.messages_list)
-        self._arriving.update(zip(heads, pulled.message_object_trees, strict=True))
+        client, run, node = self._patient, self._run, self._node
+        self._late = {number: end for number, end in self._late.items() if time.monotonic() < end}
+        pulled = client.PullMessages(PullAppMessagesRequest(message_ids=numbers | self._late.keys()))
+        for head, tree in zip(pulled.messages_list, pulled.message_object_trees, strict=True):
+            number = head.metadata.reply_to_message_id
+            if self._late.pop(number, None) is None:
+                self._arriving[number] = tree
+            else:
+                forget(client, tree, node, run)
         for number, tree in list(self._arriving.items()):
-            if sum(1 for _ in iterate_object_tree(tree)) > _MOST_PIECES:
+            if sum(1 for _ in iterate_object_tree(tree)) > MOST_PIECES:
                 del self._arriving[number]
-                yield number, f"an answer of more than {_MOST_PIECES} pieces"
+                forget(client, tree, node, run)
+                yield number, f"an answer of more than {MOST_PIECES} pieces"
                 continue
             seconds = min(_PATIENCE, max(0.0, until - time.monotonic()))
             try:
-                message: Any = pull(client, tree, node, run, seconds)
+                message: Any = pull(client, tree, node, run, self._pieces, seconds)
             except ObjectPullError as error:
                 if "timeout" in str(error):
                     continue  # a slow site; it must not keep the others waiting
                 message = None
-            except (ValueError, LookupError, TypeError):
+            except ValueError:
                 message = "the answer cannot be read"
             del self._arriving[number]
             yield number, message
             del message  # or it would lie here while the next one comes
+
+    def give_up(self, numbers: Iterable[str]) -> None:
+        """Nobody waits for these answers any more: they do not stay at the SuperLink until the run ends."""
+        for number in numbers:
+            if (tree := self._arriving.pop(number, None)) is None:
+                self._late[number] = time.monotonic() + _LATE
+            else:
+                forget(self._patient, tree, self._node, self._run)
 
     def close(self, well: bool = True) -> None:
         self._ended.set()
         with contextlib.suppress(*_AGAIN):
             if well:
                 self._client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
-        self.grid.close()
+        self._patient.close()
         self._client.close()
 
 
@@ -207,6 +227,9 @@ class FlowerCarrier:
                 self._drop()
                 round_trip.forget_sent()
                 time.sleep(1.0)
+        with contextlib.suppress(*_AGAIN):
+            if self._link is not None:
+                self._link.give_up(round_trip.open)
         yield from round_trip.late()
 
     def _why(self, error: Exception) -> str:
@@ -240,6 +263,11 @@ class _RoundTrip:
     @property
     def over(self) -> bool:
         return not self._waiting or time.monotonic() - self._began > self._seconds
+
+    @property
+    def open(self) -> list[str]:
+        """Messages without an answer."""
+        return list(self._sent)
 
     def forget_sent(self) -> None:
         """The run that carried the questions is gone: they are sent again."""

@@ -32,6 +32,7 @@ from flwr.supernode.runtime.run_clientapp import push_task_output
 from unseen.errors import SiteProcessLost
 from unseen.federation.activity import Event, Observer
 from unseen.federation.flower.objects import pull, push
+from unseen.federation.flower.pieces import Pieces
 from unseen.federation.flower.processes import FlowerProcess, ServerLine
 from unseen.federation.flower.records import COULD_NOT_ANSWER, from_records, to_records
 from unseen.federation.keys import write_secret
@@ -59,6 +60,7 @@ class Node:
         self._address = f"127.0.0.1:{_free_port()}"
         home = kit.path / "flower"
         home.mkdir(exist_ok=True, mode=0o700)
+        self._pieces = Pieces(home / "pieces")
         self._secret = secrets.token_bytes(32)  # so that no other user of this machine takes up the site's tasks
         (home / "exec.secret").unlink(missing_ok=True)
         write_secret(home / "exec.secret", self._secret)
@@ -108,10 +110,10 @@ class Node:
         done = threading.Event()
         threading.Thread(target=_beat, args=(client, done), daemon=True).start()
         try:
-            message, context = _pull(client)
+            message, context = _pull(client, self._pieces)
             with self._one_at_a_time:
                 reply = self._reply(message, answer)
-            push(client, [reply], NodeId(node_id=context.node_id), context.run_id)
+            push(client, [reply], NodeId(node_id=context.node_id), context.run_id, self._pieces)
             push_task_output(client, context, SubStatus.COMPLETED, "")
         except _LOST as error:
             self._observer(Event("note", f"an answer was lost ({type(error).__name__}); the server asks again"))
@@ -139,9 +141,11 @@ class Node:
 
     def close(self) -> None:
         self._process.close()
+        with contextlib.suppress(OSError):
+            self._pieces.sweep()  # nothing of a question or an answer stays
 
 
-def _pull(client: Any) -> tuple[Message, Context]:
+def _pull(client: Any, pieces: Pieces) -> tuple[Message, Context]:
     """The message of a task."""
     given = client.PullTaskInput(PullTaskInputRequest())
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = given.task_id, given.run.run_id, given.context.node_id
@@ -150,7 +154,7 @@ def _pull(client: Any) -> tuple[Message, Context]:
     if not pulled.messages_list:
         raise RuntimeError("a task without a message")
     tree, node = pulled.message_object_trees[0], NodeId(node_id=context.node_id)
-    message = pull(client, tree, node, context.run_id, _ARRIVAL, max_tries_per_object=None)
+    message = pull(client, tree, node, context.run_id, pieces, _ARRIVAL, max_tries_per_object=None)
     message.metadata.__dict__["_message_id"] = tree.object_id
     return message, context
 

@@ -2,8 +2,7 @@
 
 The SuperNode asks the SuperLink for work every 3 s, and looks every 0.5 s whether an answer is ready; neither can be set. A round
 trip would wait for these clocks longer than for anything else, so here it looks often at first, and the more seldom the longer there was
-nothing; the gate holds such a look until there may be something. The SuperLink's database has large pages: a piece of 8 MiB is 128 of
-them, not 2048. A SuperNode that was killed
+nothing; the gate holds such a look until there may be something. The SuperLink's database has large pages. A SuperNode that was killed
 is let in again only after it missed two heartbeats; here they come every 15 s instead of 30. One whose connection breaks during
 the handshake would give up and live on deaf; here it tries again. The SuperLink listens through our gate.
 """
@@ -24,6 +23,7 @@ from typing import Any
 
 from unseen.engines.child import ChildProcess, end_with_parent
 from unseen.federation.activity import BoundedLog
+from unseen.federation.flower.pieces import MOST_PIECES, Pieces, keep_in_files
 from unseen.federation.waiting import Pause
 
 __all__ = ["FlowerProcess", "ServerLine", "main"]
@@ -155,6 +155,31 @@ def _relieve(state: Any) -> None:
     state.store_traffic = lambda self, run_id, **_: None
 
 
+def _keep_pieces(store: Any, pieces: Pieces) -> None:
+    """In files; those that the database does not know go when it is opened."""
+    keep_in_files(store, pieces)
+    initialize = store.initialize
+
+    def and_sweep(self: Any, *args: Any, **settings: Any) -> Any:
+        made = initialize(self, *args, **settings)
+        pieces.sweep(self)
+        return made
+
+    store.initialize = and_sweep
+
+
+def _not_endless(pull: Callable[..., Any]) -> Callable[..., Any]:
+    """Flower's way to fetch the objects of a message, but not of one that no honest server sends: they would fill the site's disk."""
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+
+    def pull_some(names: list[str], *args: Any, **settings: Any) -> Any:
+        if len(names) > MOST_PIECES:
+            raise ObjectPullError(names[0], f"one of more than {MOST_PIECES}")
+        return pull(names, *args, **settings)
+
+    return pull_some
+
+
 def _is_transport(error: Exception) -> bool:
     import httpx
 
@@ -164,18 +189,25 @@ def _is_transport(error: Exception) -> bool:
 def main() -> None:
     what = sys.argv.pop(1)
     end_with_parent()
+    home = Path(os.environ["FLWR_HOME"])
     if what == "supernode":
         import flwr.supercore.heartbeat as heartbeat
         import flwr.supernode.fleet_http_connection as connection
         import flwr.supernode.start_client_internal as node
         from flwr.supernode.cli import flower_supernode
 
+        from unseen.federation.flower.fleet import fleet_client
+
+        pieces = Pieces(home / "pieces")
+        pieces.sweep()
+        keep_in_files(importlib.import_module("flwr.supercore.object_store.in_memory_object_store").InMemoryObjectStore, pieces)
+        connection.FleetHttpClient = fleet_client(pieces)
         node.time = _QuickClock()
-        node.pull_objects = functools.partial(node.pull_objects, initial_backoff=0.05, backoff_cap=0.5, max_tries_per_object=None)
-        connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = _HEARTBEAT
-        connection.make_simple_http_retry_invoker = functools.partial(
-            _persistent, connection.make_simple_http_retry_invoker, Path(os.environ["FLWR_HOME"])
+        node.pull_objects = functools.partial(
+            _not_endless(node.pull_objects), initial_backoff=0.05, backoff_cap=0.5, max_tries_per_object=None
         )
+        connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = _HEARTBEAT
+        connection.make_simple_http_retry_invoker = functools.partial(_persistent, connection.make_simple_http_retry_invoker, home)
         try:
             flower_supernode()
         finally:
@@ -189,6 +221,7 @@ def main() -> None:
         database: Any = importlib.import_module("flwr.supercore.sql_mixin")
         database.SQLITE_PRAGMAS = (("page_size", str(_PAGE)), *database.SQLITE_PRAGMAS)  # of a database that is not there yet
         _relieve(importlib.import_module("flwr.server.superlink.linkstate.sql_linkstate").SqlLinkState)
+        _keep_pieces(importlib.import_module("flwr.supercore.object_store.sql_object_store").SqlObjectStore, Pieces(home / "pieces"))
         superlink: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
         superlink.uvicorn = SimpleNamespace(run=functools.partial(listen, Path(sys.argv.pop(1))))
         superlink.flower_superlink()

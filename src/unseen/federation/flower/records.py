@@ -21,12 +21,13 @@ COULD_NOT_ANSWER = ErrorCode.CLIENT_APP_RAISED_EXCEPTION  # from the site itself
 _SMALL = 2**18  # bytes
 
 
-def to_records(signed: SignedMessage) -> Any:
+def to_records(signed: SignedMessage, cut: dict[int, Any] | None = None) -> Any:
+    """`cut` is shared by messages that are sent together: what is the same in them is cut into pieces once."""
     message: dict[str, str | bytes] = {"header": signed.header, "signature": signed.signature}
     if len(signed.prefix) + len(signed.payload) <= _SMALL:
         return RecordDict({"message": ConfigRecord(message | {"payload": b"".join((signed.prefix, signed.payload))})})
     parts = [part for part in (signed.prefix, signed.payload) if len(part)]
-    return RecordDict({"payload": record_of("bytes", parts), "message": ConfigRecord(message)})
+    return RecordDict({"payload": record_of("bytes", parts, {} if cut is None else cut), "message": ConfigRecord(message)})
 
 
 def from_records(records: Any) -> SignedMessage | None:

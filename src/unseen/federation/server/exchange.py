@@ -44,6 +44,7 @@ class Exchange:
     def ask(self, questions: Mapping[str, Message]) -> Iterator[tuple[str, Message | Refused]]:
         """The answers as they come, one in memory at a time. A site that was removed is asked no more, from this moment on."""
         signed, asked = {}, {}
+        hashes: dict[tuple[int, bytes], bytes] = {}  # what several sites are asked alike is hashed once
         present = read_register(self._federation.path)["clients"]
         for client, question in questions.items():
             if present.get(client, {}).get("signing") != self._federation.clients[client]["signing"]:
@@ -54,6 +55,8 @@ class Exchange:
             receipt = self._receipts.last(client)
             header = {**question.header, "federation": self._federation.id, "to": client, **({"receipt": receipt} if receipt else {})}
             message = Message(header, question.payload, question.prefix, question.rest)
+            same = id(question.payload), question.prefix
+            message.__dict__["payload_hash"] = hashes[same] = hashes.get(same) or message.payload_hash
             asked[client] = question_id(message)
             signed[client] = sign(message, self._key, "question")
         for client in signed:
