@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -41,9 +41,10 @@ ROWS = (  # of docs/pictures/rooms.svg, from the top
 )
 
 
-def imports(file: Path, inside_functions: bool = True) -> Iterator[str]:
+@functools.cache
+def imports(file: Path, inside_functions: bool = True) -> frozenset[str]:
     """The modules of this package that a file imports."""
-    tree = ast.parse(file.read_text())
+    tree, found = ast.parse(file.read_text()), set()
     inner = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)}
     for node in ast.walk(tree):
         if (
@@ -54,7 +55,8 @@ def imports(file: Path, inside_functions: bool = True) -> Iterator[str]:
             continue
         for alias in node.names:
             deeper = f"{node.module}.{alias.name}"
-            yield deeper if deeper in MODULES else str(node.module)
+            found.add(deeper if deeper in MODULES else str(node.module))
+    return frozenset(found)
 
 
 def room(module: str) -> str:

@@ -37,6 +37,16 @@ def test_defaults_meanings_and_symbols_are_readable() -> None:
     wheels = settings_of(Car)[0]
     assert (wheels.name, wheels.default, wheels.meaning, wheels.symbol) == ("wheels", 4, "how many", "W")
     assert wheels.expected() == "a whole number from 3 to 6"
+    settings_of(Car).clear()  # the caller's own list
+    assert settings_of(Car)[0] == wheels
+
+
+def test_a_class_is_read_after_its_decorator_too() -> None:
+    class Van(Car):
+        load: float = 2.0
+
+    assert "load" not in {setting.name for setting in settings_of(Van)}
+    assert "load" in {setting.name for setting in settings_of(dataclass(frozen=True)(Van))}
 
 
 def test_an_int_becomes_the_float_that_was_declared() -> None:

@@ -15,10 +15,9 @@ from unseen.cli import app
 from unseen.cli.speed import _SHORT, _outside_options
 from unseen.errors import BadInput
 from unseen.networks import build_network
-from unseen.speed import PHASES, SpeedMeasured, SpeedPlan, measure
 from unseen.speed.bare import bare_step
-from unseen.speed.measuring import Case, _cases, fastest
-from unseen.speed.split import Split
+from unseen.speed.measuring import Case, SpeedMeasured, SpeedPlan, _cases, fastest, measure
+from unseen.speed.split import PHASES, Split
 from unseen.speed.start import seconds_to_first_batch
 from unseen.speed.synthetic import TARGET, synthetic
 
@@ -160,12 +159,14 @@ def test_the_threads_are_given_back() -> None:
 
 
 def test_of_all_methods_those_that_fit() -> None:
-    told: list[str] = []
-    rows = [case.method for _, case, _ in measure(SpeedPlan(**{**TINY, "networks": ("unet:width=2,depth=3",), "size": 16}), told.append)]
-    assert "fedavg" in rows and "elcfs" in rows and "feddag" not in rows
+    """Of masks two are measured: the plain one, and one that differentiates twice."""
+    masks, told = {**TINY, "networks": ("unet:width=2,depth=3",), "size": 16}, list[str]()
+    cases = [case.method for case in _cases(SpeedPlan(**masks), told.append)]
+    assert "fedavg" in cases and "elcfs" in cases and "feddag" not in cases
     assert any("feddag" in line and "classification" in line for line in told)
+    assert [row.method for _, _, row in measure(SpeedPlan(methods=("fedavg", "elcfs"), **masks))] == ["fedavg", "elcfs"]
     with pytest.raises(BadInput, match="classification"):
-        list(measure(SpeedPlan(methods=("feddag",), **{**TINY, "networks": ("unet:width=2,depth=3",), "size": 16})))
+        list(measure(SpeedPlan(methods=("feddag",), **masks)))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +219,7 @@ def test_what_was_measured_before_a_cut_is_not_lost(tmp_path: Path, monkeypatch:
         return whole(case, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(measuring, "_measured", cut)
-    words = "speed --methods fedavg,fedsb --networks small_cnn:width=2 --batch 4 --size 8 --steps 1 --repeats 1 --device cpu -q"
+    words = "speed --methods fedavg,fedsb --networks small_cnn:width=2 --batch 4 --size 8 --steps 1 --repeats 1 --threads 1 --device cpu -q"
     result = CliRunner().invoke(app, [*words.split(), "--json", str(tmp_path / "speed.json")])
     assert result.exit_code != 0 and "1/2 fedavg, small_cnn:width=2: bare" in result.output
     assert [row["method"] for row in json.loads((tmp_path / "speed.json").read_text())["measured"]] == ["fedavg"]

@@ -9,7 +9,7 @@ from torch import nn
 from unseen.networks import build_network
 from unseen.networks.base import network_entries
 from unseen.networks.norm import FrozenBatchNorm2d
-from unseen.state import copied, copy_all
+from unseen.state import StoredState, copied, copy_all, on_the_host
 
 
 def test_every_tensor_is_copied_in_the_targets_type_whatever_the_order() -> None:
@@ -55,3 +55,12 @@ def test_entries_are_told_apart_by_what_they_are(name: str) -> None:
     assert {net.state_dict()[n].data_ptr() for n in entries.names("head")} == {p.data_ptr() for p in net.head().state_dict().values()}
     assert set(entries.names("head")).isdisjoint(entries.names("backbone"))
     assert bool(norms) == (not name.startswith("unet"))
+
+
+def test_a_state_on_the_host_is_the_same_one_entry_by_entry() -> None:
+    state = {"w": torch.rand(2, 3, 4, 4).contiguous(memory_format=torch.channels_last), "n": torch.tensor(7), "b": torch.rand(3)}
+    there = on_the_host(state)
+    assert list(there) == list(state) and all(torch.equal(there[name], value) for name, value in state.items())
+    outline = {name: torch.empty(value.shape, dtype=value.dtype, device="meta") for name, value in state.items()}
+    stored = StoredState(outline, lambda key, first, last: state[key].reshape(-1)[first:last])
+    assert all(torch.equal(value, state[name]) for name, value in on_the_host(stored).items())

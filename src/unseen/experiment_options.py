@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,9 +64,16 @@ class ExperimentOptions:
 
 def options() -> list[Setting]:
     """The experiment's settings other than the method: the same keys in TOML files, run.json and on the command line."""
+    return list(_options())
+
+
+@functools.cache
+def _options() -> tuple[Setting, ...]:
     elsewhere = {"DomainDataset": object, "Method": list}  # stand-ins: to import the two takes torch
     hints = typing.get_type_hints(ExperimentOptions, localns=elsewhere)
     fields = [f for f in dataclasses.fields(ExperimentOptions) if f.name != "method"]
     plain = {"data": str}
     told = [(f, f.metadata) for f in fields]
-    return [Setting(f.name, plain.get(f.name, hints[f.name]), f.default, m["meaning"], "", m["low"], m["high"], m["own"]) for f, m in told]
+    return tuple(
+        Setting(f.name, plain.get(f.name, hints[f.name]), f.default, m["meaning"], "", m["low"], m["high"], m["own"]) for f, m in told
+    )

@@ -283,11 +283,11 @@ def refuse_unusable(payload: Payload, declared: type[Payload]) -> None:
 
 
 def _sums_are_finite(tensors: list[Tensor]) -> bool:
-    """True if every tensor's L1 norm is finite; one synchronisation per reply."""
+    """True if every tensor's norm is finite; one synchronisation per reply. The L2 norm is the fastest one on a CPU."""
     together: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
         together.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    return all(bool(torch.stack(torch._foreach_norm(alike, 1)).isfinite().all()) for alike in together.values())
+    return all(bool(torch.stack(torch._foreach_norm(alike, 2)).isfinite().all()) for alike in together.values())
 
 
 def _floats(value: Any) -> Iterator[float]:

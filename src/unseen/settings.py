@@ -8,6 +8,7 @@ import inspect
 import math
 import types
 import typing
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
@@ -28,6 +29,7 @@ __all__ = [
     "values_of",
 ]
 
+_SETTINGS: weakref.WeakKeyDictionary[type, tuple[Any, list[Setting]]] = weakref.WeakKeyDictionary()  # a round asks dozens of times
 _CALLED_WITH = {  # a user's own: what it is called with; none: whoever calls it looks at its signature
     "network": None,
     "optimizer": None,
@@ -225,17 +227,15 @@ def settings_of(cls: type) -> list[Setting]:
     _refuse_undecorated(cls)
     if not dataclasses.is_dataclass(cls):
         return []
-    hints = typing.get_type_hints(cls)
-    own = inspect.get_annotations(cls)
-    rows = []
-    for field in sorted(dataclasses.fields(cls), key=lambda field: field.name not in own):
-        get = field.metadata.get
-        rows.append(
-            Setting(
-                field.name, hints[field.name], field.default, get("meaning", ""), get("symbol", ""), get("low"), get("high"), get("own", "")
-            )
-        )
-    return rows
+    if cls not in _SETTINGS or _SETTINGS[cls][0] is not cls.__dataclass_fields__:  # its parent's, until the decorator has been
+        hints, own = typing.get_type_hints(cls), inspect.get_annotations(cls)
+        fields = [(f, f.metadata.get) for f in sorted(dataclasses.fields(cls), key=lambda field: field.name not in own)]
+        rows = [
+            Setting(f.name, hints[f.name], f.default, get("meaning", ""), get("symbol", ""), get("low"), get("high"), get("own", ""))
+            for f, get in fields
+        ]
+        _SETTINGS[cls] = cls.__dataclass_fields__, rows
+    return list(_SETTINGS[cls][1])
 
 
 def _refuse_undecorated(cls: type) -> None:

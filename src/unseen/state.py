@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 __all__ = [
-    "Entries", "Part", "State", "StoredState", "copied", "copy_all", "entries_of", "load_into", "only", "same_bits", "state_of",
+    "Entries", "Part", "State", "StoredState", "copied", "copy_all", "entries_of", "load_into", "on_the_host", "only", "same_bits",
+    "state_of",
 ]  # fmt: skip
 
 State = dict[str, Tensor]
@@ -138,6 +139,23 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 def _order(tensor: Tensor) -> torch.memory_format:
     return torch.contiguous_format if tensor.device.type == "cpu" else torch.preserve_format
+
+
+def on_the_host(state: State) -> State:
+    """The state in this machine's own memory. It leaves a device in one copy for each type: a copy for each entry would wait as often."""
+    state, there = state.copy(), State()
+    alike: dict[torch.dtype, list[str]] = {}
+    for name, value in state.items():
+        alike.setdefault(value.dtype, []).append(name)
+    for names in alike.values():
+        if not any(state[name].is_cuda for name in names):
+            there |= {name: state[name].cpu() for name in names}
+            continue
+        flat = torch.cat([state[name].detach().flatten() for name in names])
+        fast = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True).copy_(flat)  # over memory that the device can write to
+        pieces = fast.clone().split([state[name].numel() for name in names])
+        there |= {name: piece.view(state[name].shape) for name, piece in zip(names, pieces, strict=True)}
+    return {name: there[name] for name in state}
 
 
 def state_of(net: nn.Module) -> State:

@@ -102,13 +102,18 @@ def build_world(experiment: Experiment) -> World:
         dataset, experiment.protocol, target=experiment.target, source=experiment.source, sources=sources, held_out=experiment.held_out
     )
     partition = _partition(experiment)
-    world = assemble(experiment, dataset, fold, {h.client: h for h in partition(fold.sources, experiment.seed)})
-    refuse_obstacles(world)
+    world, net = _assembled(experiment, dataset, fold, {h.client: h for h in partition(fold.sources, experiment.seed)})
+    refuse_obstacles(world, net)
     return world
 
 
 def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holdings: Mapping[str, Holding]) -> World:
     """The networks and the rest, around data that were dealt out."""
+    return _assembled(experiment, dataset, fold, holdings)[0]
+
+
+def _assembled(experiment: Experiment, dataset: DomainDataset, fold: Fold, holdings: Mapping[str, Holding]) -> tuple[World, TaskNet]:
+    """The same, and a task network to look at: building a large one takes a second."""
     method = experiment.method
     if dataset.task.name not in method.tasks:
         able = ", ".join(method.tasks)
@@ -122,7 +127,7 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
     evaluators = {d.name: _whole(d) for d in (*fold.targets, *fold.held_out)} | _by_domain(holdings)
     if experiment.metric is not None:
         dataset = replace(dataset, task=_going_by(experiment, dataset.task, [*holdings.values(), *evaluators.values()]))
-    return World(
+    world = World(
         experiment=experiment,
         dataset=dataset,
         fold=fold,
@@ -133,6 +138,8 @@ def assemble(experiment: Experiment, dataset: DomainDataset, fold: Fold, holding
         device=torch.device(experiment.device),
         compiled=experiment.compile == "on",
     )
+    world._entries["task"] = network_entries(net)
+    return world, net.train()
 
 
 def _look(experiment: Experiment, make: Callable[[], TaskNet]) -> TaskNet:
@@ -210,9 +217,9 @@ def _counts(holdings: Mapping[str, Holding]) -> tuple[dict[str, int], dict[str, 
     return {n: len(h.train) for n, h in holdings.items()}, {n: len(h.validation) for n, h in holdings.items()}
 
 
-def refuse_obstacles(world: World) -> None:
-    """Raise BadInput with everything that keeps the method from running here."""
-    method, net = world.experiment.method, _look(world.experiment, world.builders["task"])  # type: ignore[arg-type]
+def refuse_obstacles(world: World, net: TaskNet | None = None) -> None:
+    """Raise BadInput with everything that keeps the method from running here; `net` is a task network to look at."""
+    method, net = world.experiment.method, net or _look(world.experiment, world.builders["task"])  # type: ignore[arg-type]
     domains = {name: len({domain.name for domain, _ in holding.train.parts}) for name, holding in world.holdings.items()}
     shapes = _shapes(world.experiment, world.dataset, world.fold, net)
     around = Surroundings(world.dataset.task.name, shapes, net, *_counts(world.holdings), world.dataset.name, domains)

@@ -11,6 +11,7 @@ from unseen.data.domain import IMAGENET, Domain, DomainDataset, Samples, normali
 from unseen.device.resident import SampleReader
 from unseen.networks.generator import ImageGenerator
 from unseen.ops.randconv import STYLES, restyled_views
+from unseen.state import on_the_host
 
 pytestmark = pytest.mark.gpu
 
@@ -97,17 +98,21 @@ def test_the_kernel_restyles_as_the_plain_version_does(style: str, seed: int) ->
     expected = restyled_views(x, 2, [style], one)
     got = restyled_views(x.cuda().contiguous(memory_format=torch.channels_last), 2, [style], other)
     assert torch.equal(one.get_state(), other.get_state()) and got.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(got.cpu(), expected, atol=1e-4, rtol=1e-4)
+    near = 1e-4 if style in ("amplitudes", "tones") else 5e-3  # matrix units round factors to ten bits
+    torch.testing.assert_close(got.cpu(), expected, atol=near, rtol=near)
+    assert float((got.cpu() - expected).square().mean().sqrt()) < near / 5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(3, 32, 65, 61), (2, 5, 8, 8), (2, 4, 200, 150)])
-def test_the_kernel_normalises_instances_as_the_plain_version_does(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("relu", [False, True])
+def test_the_kernel_normalises_instances_as_the_plain_version_does(relu: bool, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     from unseen.networks.instance_norm_kernel import instance_normalised
 
     x, weight = ((torch.randn(shape, generator=rng(s)) * 2 + 1).to(dtype) for s in (1, 2))
     plain, there = x.double().requires_grad_(), x.cuda().contiguous(memory_format=torch.channels_last).requires_grad_()
-    expected, got = torch.nn.functional.instance_norm(plain, eps=1e-5), instance_normalised(there, 1e-5)
+    expected, got = torch.nn.functional.instance_norm(plain, eps=1e-5), instance_normalised(there, 1e-5, relu)
+    expected = expected.relu() if relu else expected
     expected.backward(weight.double())
     got.backward(weight.cuda())
     assert got.dtype == dtype and got.is_contiguous(memory_format=torch.channels_last)
@@ -130,3 +135,10 @@ def test_the_generator_gives_on_a_gpu_what_it_gives_on_a_cpu(precision: str) -> 
     torch.testing.assert_close(got.detach().float().cpu(), expected.detach(), atol=near, rtol=near)
     for one, other in zip(there.parameters(), net.parameters(), strict=True):
         assert float((one.grad.cpu() - other.grad).norm()) <= 10 * near * float(other.grad.norm()) + 1e-6
+
+
+def test_a_state_leaves_the_gpu_as_it_was() -> None:
+    state = {"w": torch.rand(2, 3, 4, 4).contiguous(memory_format=torch.channels_last), "n": torch.tensor(7), "b": torch.rand(3)}
+    there = on_the_host({name: value.cuda() for name, value in state.items()})
+    assert list(there) == list(state)
+    assert all(torch.equal(there[name], value) and not there[name].is_cuda for name, value in state.items())

@@ -10,12 +10,34 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.device.compiling import compiled
+from unseen.device.twice import DifferentiatedTwice
 from unseen.networks import build_network
 from unseen.networks.fast_layers import DepthwiseConv2d, PointwiseConv2d, StemConv2d, StemMaxPool2d
 from unseen.networks.kernels import plain_versions
+from unseen.networks.padding import mirrored_edges
 
 pytestmark = pytest.mark.gpu
 
+
+class NormTwice(nn.BatchNorm2d):
+    def forward(self, x: Tensor) -> Tensor:
+        with DifferentiatedTwice():
+            return super().forward(x)
+
+
+class MirroredEdges(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return mirrored_edges(x)
+
+
+TWICE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "batch norm": (lambda: NormTwice(70), (3, 70, 9, 8)),
+    "batch norm of few channels": (lambda: NormTwice(5), (40, 5, 60, 61)),
+    "batch norm of many channels": (lambda: NormTwice(512), (4, 512, 7, 7)),
+    "mirrored edges": (MirroredEdges, (2, 32, 9, 70)),
+    "mirrored edges of images": (MirroredEdges, (3, 3, 17, 5)),
+    "mirrored edges of tiny maps": (MirroredEdges, (2, 70, 2, 2)),
+}
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "stem": (lambda: StemConv2d(3, 64), (3, 3, 46, 38)),
     "stem of grey images": (lambda: StemConv2d(1, 64), (2, 1, 32, 32)),
@@ -44,9 +66,9 @@ def first_and_second(layer: nn.Module, x: Tensor) -> list[Tensor]:
     return [t.detach().cpu().double() for t in (y, *by, *further)]
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", LAYERS | TWICE)
 def test_a_layer_gives_what_pytorchs_gives(name: str) -> None:
-    make, shape = LAYERS[name]
+    make, shape = (LAYERS | TWICE)[name]
     layer, x = make().double(), numbers(shape, 1).double()
     expected = first_and_second(layer, x.clone())
     there = make().cuda().to(memory_format=torch.channels_last)

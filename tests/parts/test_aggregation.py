@@ -329,8 +329,8 @@ def test_every_method_that_takes_an_aggregation_takes_each() -> None:
 
 @pytest.mark.parametrize("part", ADDED, ids=lambda part: part.name)
 @pytest.mark.parametrize("name", ALWAYS)
-def test_every_method_runs_with_it_and_only_what_it_needs_leaves(name: str, part: Aggregation, tiny: DomainDataset) -> None:
-    experiment = Experiment(METHODS[name](**{**SETTINGS[name].values, "aggregation": part}), tiny, "c", rounds=2)
+def test_every_method_runs_with_it_and_only_what_it_needs_leaves(name: str, part: Aggregation, few: DomainDataset) -> None:
+    experiment = Experiment(METHODS[name](**{**SETTINGS[name].values, "aggregation": part}), few, "c", rounds=2)
     direct, bytewise = (train(experiment, None, watch=Silent(), through_bytes=b) for b in (False, True))
     assert same_bits(direct.state, bytewise.state) and direct.records == bytewise.records
     rows = [row for record in direct.records for row in record["travelled"] if row["direction"] == "sent"]
@@ -342,11 +342,11 @@ def test_every_method_runs_with_it_and_only_what_it_needs_leaves(name: str, part
 
 
 @pytest.mark.parametrize("name", ALWAYS)
-def test_the_weights_reach_the_model_in_every_method(name: str, tiny: DomainDataset) -> None:
-    """36 and 27 samples: the weighted and the plain mean differ."""
+def test_the_weights_reach_the_model_in_every_method(name: str, few: DomainDataset) -> None:
+    """18 and 14 samples: the weighted and the plain mean differ."""
     values = SETTINGS[name].values
     one, two = (
-        train(Experiment(METHODS[name](**{**values, "aggregation": part}), tiny, "c", rounds=1), None, watch=Silent()).state
+        train(Experiment(METHODS[name](**{**values, "aggregation": part}), few, "c", rounds=1), None, watch=Silent()).state
         for part in (Mean(), Uniform())
     )
     assert not same_bits(one, two)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -71,6 +70,8 @@ def _say_version(wanted: bool) -> None:
 
 
 def _installed(package: str) -> str:
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

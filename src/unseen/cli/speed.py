@@ -17,7 +17,7 @@ from unseen.cli.options import among, settings_from
 from unseen.cli.progress import steps as steps_bar
 
 if TYPE_CHECKING:
-    from unseen.speed import Case, SpeedMeasured, SpeedPlan
+    from unseen.speed.measuring import Case, SpeedMeasured, SpeedPlan
 
 __all__ = ["speed"]
 
@@ -113,7 +113,7 @@ def _plan(given: dict[str, Any]) -> SpeedPlan:
     import torch
 
     from unseen.errors import BadInput, choose
-    from unseen.speed import SpeedPlan
+    from unseen.speed.measuring import SpeedPlan
 
     choose("device", given["device"], ("auto", "cpu", "cuda"))
     choose("precision", given.get("precision", "fp32"), ("fp32", "bf16", "auto"))
@@ -175,7 +175,7 @@ def _progress(quiet: bool) -> Iterator[Any]:
 
 def _in_a_line(row: SpeedMeasured) -> str:
     """
-    >>> from unseen.speed import SpeedMeasured
+    >>> from unseen.speed.measuring import SpeedMeasured
     >>> rates = {"bare": 200.0, "round": 190.0, "augmented": 150.0, "scored": 120.0, "beside": None}
     >>> _in_a_line(SpeedMeasured("fedsam", "resnet18", 96, 2.0, False, **rates, seconds={}, sent=1, received=2))
     'fedsam, resnet18: bare 200, round 190 (0.95; 1.90 of passes), augmented 150 (0.75), scoring 20%'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,8 @@ class Pixels:
     std: tuple[float, ...]
 
     def tensors(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation, shaped to spread over a batch of images."""
-        mean, std = (torch.tensor(values).view(1, -1, 1, 1).to(device) for values in (self.mean, self.std))
-        return mean, std
+        """Mean and standard deviation, shaped to spread over a batch of images. To be read, not changed: all who ask get the same."""
+        return _spread(self, torch.device(device))
 
     def normalised(self, images: Tensor) -> Tensor:
         """Images in 0 to 1 as a network takes them."""
@@ -51,6 +50,13 @@ class Pixels:
         """The inverse: a network's input as images in 0 to 1."""
         mean, std = self.tensors(x.device)
         return x * std + mean
+
+
+@lru_cache(maxsize=16)
+def _spread(pixels: Pixels, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Copied to a device once: such a copy waits for all that the device has yet to do."""
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1).to(device) for values in (pixels.mean, pixels.std))
+    return mean, std
 
 
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -205,10 +204,12 @@ class _GrowingArray:
 
 
 def _versions() -> dict[str, str]:
+    from importlib import metadata
+
     versions = {"python": platform.python_version()}
     for package in ("unseen", "numpy", "pillow"):
         try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
             versions[package] = "not installed"
     return versions

@@ -1,11 +1,13 @@
-"""Memory that is freed goes back to the system."""
+"""Memory of this process: what is freed goes back to the system, and what imports made is not looked through for garbage."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
+from collections.abc import Iterator
 
-__all__ = ["give_back_at_once"]
+__all__ = ["give_back_at_once", "lasting_imports"]
 
 _MMAP_THRESHOLD, _LARGE = -3, 2**20  # mallopt's name for it, as in glibc's malloc.h; bytes
 
@@ -17,3 +19,19 @@ def give_back_at_once() -> None:
     """
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
+
+
+@contextlib.contextmanager
+def lasting_imports() -> Iterator[None]:
+    """Around a command's imports: Python does not look for garbage meanwhile, nor among what was made so far afterwards.
+
+    PyTorch brings some 180,000 objects that stay. Looking through them is a tenth of its import, and later a pause of 70 ms.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_on:
+            gc.enable()

@@ -18,6 +18,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
+from unseen.networks.kernels import has_kernels
+
 __all__ = ["DifferentiatedTwice"]
 
 
@@ -143,6 +145,10 @@ class _NormGradients(Function):
     def backward(ctx: Any, v: Tensor, u: Tensor, t: Tensor) -> Any:
         """Of <v, by_x> + u by_w + t by_b; what depends on x are n and s, with dn = s (dx - <dx> - n <n dx>) and ds = -s^2 <n dx>."""
         g, x, w, mean, s, sum_gn, sum_g = ctx.saved_tensors
+        if has_kernels(x.device) and x.dtype is not torch.float64 and x.is_contiguous(memory_format=torch.channels_last):
+            from unseen.device.twice_kernel import norm_differentiated_twice  # takes Triton
+
+            return *norm_differentiated_twice(v, u, t, g, x, w, mean, s, sum_gn, sum_g), None, None
         samples = x.numel() // x.shape[1]
         along_v, sum_vn, sum_v = _norm_gradients(v, x, w, mean, s)
         g_, gn, v_, vn = (each / samples for each in (sum_g, sum_gn, sum_v, sum_vn))

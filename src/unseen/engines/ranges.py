@@ -101,12 +101,19 @@ def _perhaps_outside(tensors: list[tuple[Tensor, Bounds]]) -> list[int]:
             alike.setdefault((value.device, value.dtype), []).append(number)
         else:
             doubtful.append(number)
-    for numbers in alike.values():
+    for (device, _), numbers in alike.items():
         values = [tensors[number][0].detach() for number in numbers]
-        largest = torch._foreach_norm(values, float("inf")) if values[0].is_floating_point() else values
+        largest = _largest(values, device) if values[0].is_floating_point() else values
         told = zip(numbers, torch.stack(largest).tolist(), strict=True)  # one wait for the device
         doubtful += [number for number, size in told if not -tensors[number][1][1] <= size <= tensors[number][1][1]]
     return sorted(doubtful)
+
+
+def _largest(values: list[Tensor], device: torch.device) -> list[Tensor]:
+    """The largest size in each. The norm takes few launches on a GPU; on a CPU it takes eight times as long as the extremes."""
+    if device.type != "cpu":
+        return list(torch._foreach_norm(values, float("inf")))
+    return [torch.maximum(-least, most) for least, most in map(torch.aminmax, values)]
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:

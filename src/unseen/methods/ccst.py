@@ -138,8 +138,8 @@ class CCST(Method[Aggregate]):
             sizes = torch.tensor([len(style) for style in others])
             client_of = chosen.flatten()[where] - 1
             within = (torch.rand(len(where), generator=rng, dtype=torch.float64) * sizes[client_of]).long()
-            styles = take_rows(others, within + (sizes.cumsum(0) - sizes)[client_of]).to(x.device)
-            there = where.to(x.device)
+            styles = take_rows(others, within + (sizes.cumsum(0) - sizes)[client_of]).to(x.device, non_blocking=True)
+            there = where.to(x.device, non_blocking=True)
             versions[there] = self.transferred(versions[there], styles, client)
         return versions
 

@@ -110,7 +110,7 @@ class FedCCRL(Method[Aggregate]):
         if others:
             rows = draw_rows([len(moments) for moments in others], len(x), self.copies, rng)
             keep = draw_keeping(self.style_alpha, len(copies), rng)
-            copies = adain(copies, take_rows(others, rows).flatten(0, 1).to(x.device), keep)
+            copies = adain(copies, take_rows(others, rows).flatten(0, 1).to(x.device, non_blocking=True), keep)
         return torch.cat([x, self.chains.mixture(copies, rng) if self.augmix else copies])
 
     def round(self, state: Aggregate, clients: Cohort) -> Aggregate:

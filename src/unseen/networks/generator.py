@@ -21,7 +21,7 @@ class ImageGenerator(nn.Module):
 
     def __init__(self, channels: int = 3, width: int = 32) -> None:
         super().__init__()
-        self.enter = _conv_norm(channels, width)
+        self.enter = _conv_norm(channels, width, relu=True)
         self.blocks = nn.Sequential(*(_Residual(width) for _ in range(3)))
         self.fuse = nn.Conv2d(2 * width, width, 1)
         self.leave = nn.Conv2d(width, channels, 1)
@@ -33,25 +33,30 @@ class ImageGenerator(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        seen = self.blocks(self.relu(self.enter(images)))
-        context = seen.mean((2, 3), keepdim=True).expand_as(seen)
-        fused = self.relu(self.fuse(torch.cat([seen, context], 1)))
-        perturbation: Tensor = self.leave(fused).tanh()
+        seen = self.blocks(self.enter(images))
+        perturbation: Tensor = self.leave(self.relu(self._fused(seen, seen.mean((2, 3), keepdim=True)))).tanh()
         return perturbation
+
+    def _fused(self, seen: Tensor, context: Tensor) -> Tensor:
+        """A position and the context, side by side. On a GPU each has its own half of the weights, and the context is never spread out."""
+        if not has_kernels(seen.device):
+            return self.fuse(torch.cat([seen, context.expand_as(seen)], 1))  # type: ignore[no-any-return]
+        of_seen, of_context = self.fuse.weight.chunk(2, 1)
+        return F.conv2d(seen, of_seen) + F.conv2d(context, of_context, self.fuse.bias)
 
 
 class _Residual(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(_conv_norm(width, width), nn.ReLU(inplace=True), _conv_norm(width, width))
+        self.body = nn.Sequential(_conv_norm(width, width, relu=True), nn.Identity(), _conv_norm(width, width))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.body(x)  # type: ignore[no-any-return]
 
 
-def _conv_norm(entering: int, leaving: int) -> nn.Sequential:
+def _conv_norm(entering: int, leaving: int, relu: bool = False) -> nn.Sequential:
     conv = _MirroringConv2d(entering, leaving, 3, padding=1, padding_mode="reflect", bias=False)
-    return nn.Sequential(conv, _InstanceNorm2d(leaving))
+    return nn.Sequential(conv, _InstanceNorm2d(leaving, relu))
 
 
 class _MirroringConv2d(nn.Conv2d):
@@ -64,11 +69,16 @@ class _MirroringConv2d(nn.Conv2d):
 
 
 class _InstanceNorm2d(nn.InstanceNorm2d):
-    """Likewise."""
+    """Likewise, with a ReLU behind it where there is one: on a GPU both are one kernel."""
+
+    def __init__(self, channels: int, relu: bool) -> None:
+        super().__init__(channels)
+        self._relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
         if not has_kernels(x.device):
-            return super().forward(x)
+            normalised = super().forward(x)
+            return normalised.relu_() if self._relu else normalised
         from unseen.networks.instance_norm_kernel import instance_normalised  # takes Triton
 
-        return instance_normalised(x, self.eps)
+        return instance_normalised(x, self.eps, self._relu)

@@ -20,40 +20,44 @@ _ROWS = 128  # positions that a program holds at a time
 _TURNS = 32  # times that it does
 
 
-def instance_normalised(x: Tensor, eps: float) -> Tensor:
-    """(x - mu) / sqrt(var + eps) of every channel of every sample [n, c, h, w] over its positions. Sums run in float32."""
-    normalised: Tensor = _Normalised.apply(x, eps)
+def instance_normalised(x: Tensor, eps: float, relu: bool = False) -> Tensor:
+    """(x - mu) / sqrt(var + eps) of every channel of every sample [n, c, h, w] over its positions, through a ReLU if asked.
+
+    Sums run in float32.
+    """
+    normalised: Tensor = _Normalised.apply(x, eps, relu)
     return normalised
 
 
 class _Normalised(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, eps: float, relu: bool) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
         sums = _launched(_sums_of_values, x, (x,))
         moments = torch.empty((x.shape[0], 2, x.shape[1]), device=x.device)
         y = torch.empty_like(x)
-        _launched(_normalised, x, (x, sums, moments, y, eps), sums.shape[1])
+        _launched(_normalised, x, (x, sums, moments, y, eps), sums.shape[1], RELU=relu)
         ctx.save_for_backward(x, moments)
+        ctx.relu = relu
         return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_y: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, of_y: Tensor) -> tuple[Tensor, None, None]:
         x, moments = ctx.saved_tensors
         of_y = of_y.contiguous(memory_format=torch.channels_last)
-        sums = _launched(_sums_of_gradients, x, (x, of_y, moments))
+        sums = _launched(_sums_of_gradients, x, (x, of_y, moments), RELU=ctx.relu)
         of_x = torch.empty_like(x)
-        _launched(_gradients, x, (x, of_y, moments, sums, of_x), sums.shape[1])
-        return of_x, None
+        _launched(_gradients, x, (x, of_y, moments, sums, of_x), sums.shape[1], RELU=ctx.relu)
+        return of_x, None, None
 
 
-def _launched(kernel: Any, x: Tensor, given: tuple[Any, ...], parts: int | None = None) -> Tensor:
+def _launched(kernel: Any, x: Tensor, given: tuple[Any, ...], parts: int | None = None, **how: bool) -> Tensor:
     """Run a kernel over all samples. Without `parts` it gives two sums of each channel, part by part of a sample: [n, parts, 2, c]."""
     n, channels, height, width = x.shape
     positions = height * width
     grid = (n, triton.cdiv(positions, _ROWS * _TURNS))
-    shape = {"C": channels, "CHANNELS": triton.next_power_of_2(channels), "ROWS": _ROWS, "TURNS": _TURNS}
+    shape = {"C": channels, "CHANNELS": triton.next_power_of_2(channels), "ROWS": _ROWS, "TURNS": _TURNS, **how}
     sums = torch.empty((*grid, 2, channels), device=x.device) if parts is None else x
     if parts is None:
         kernel[grid](*given, sums, positions, **shape)
@@ -92,7 +96,7 @@ def _summed(sums, sample, parts, C: tl.constexpr, CHANNELS: tl.constexpr, PARTS:
 @triton.jit
 def _normalised(
     x, sums, moments, y, eps, positions, parts,
-    PARTS: tl.constexpr, C: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, TURNS: tl.constexpr,
+    PARTS: tl.constexpr, C: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, TURNS: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     sample, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     channel = tl.arange(0, CHANNELS)
@@ -107,12 +111,15 @@ def _normalised(
         inside = (row[:, None] < positions) & (channel[None, :] < C)
         at = (sample * positions + row[:, None]) * C + channel[None, :]
         value = (tl.load(x + at, inside, 0.0).to(tl.float32) - mean[None, :]) * scale[None, :]
+        if RELU:
+            value = tl.maximum(value, 0.0)
         tl.store(y + at, value.to(y.dtype.element_ty), inside)
 
 
 @triton.jit
 def _sums_of_gradients(
-    x, of_y, moments, sums, positions, C: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, TURNS: tl.constexpr
+    x, of_y, moments, sums, positions,
+    C: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, TURNS: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """Of the gradient, and of the gradient times the normalised value."""
     sample, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -126,6 +133,8 @@ def _sums_of_gradients(
         at = (sample * positions + row[:, None]) * C + channel[None, :]
         gradient = tl.load(of_y + at, inside, 0.0).to(tl.float32)
         value = (tl.load(x + at, inside, 0.0).to(tl.float32) - mean[None, :]) * scale[None, :]
+        if RELU:
+            gradient = tl.where(value > 0, gradient, 0.0)
         alone += tl.sum(gradient, 0)
         times += tl.sum(gradient * value, 0)
     to = sums + (sample * tl.num_programs(1) + part) * 2 * C + channel
@@ -136,7 +145,7 @@ def _sums_of_gradients(
 @triton.jit
 def _gradients(
     x, of_y, moments, sums, of_x, positions, parts,
-    PARTS: tl.constexpr, C: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, TURNS: tl.constexpr,
+    PARTS: tl.constexpr, C: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, TURNS: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """scale (g - mean(g) - value mean(g value))."""
     sample, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -150,5 +159,7 @@ def _gradients(
         at = (sample * positions + row[:, None]) * C + channel[None, :]
         gradient = tl.load(of_y + at, inside, 0.0).to(tl.float32)
         value = (tl.load(x + at, inside, 0.0).to(tl.float32) - mean[None, :]) * scale[None, :]
+        if RELU:
+            gradient = tl.where(value > 0, gradient, 0.0)
         result = scale[None, :] * (gradient - (alone / positions)[None, :] - value * (times / positions)[None, :])
         tl.store(of_x + at, result.to(of_x.dtype.element_ty), inside)

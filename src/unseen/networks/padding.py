@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unseen.networks.kernels import has_kernels
+
 __all__ = ["mirrored_edges"]
 
 
@@ -18,7 +20,8 @@ def mirrored_edges(x: Tensor) -> Tensor:
     >>> mirrored_edges(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))[0, 0, 0]
     tensor([4., 3., 4., 3.])
     """
-    padded: Tensor = _MirroredEdges.apply(x)  # type: ignore[no-untyped-call]
+    kernels = has_kernels(x.device) and x.is_contiguous(memory_format=torch.channels_last)
+    padded: Tensor = (_ByKernel if kernels else _MirroredEdges).apply(x)  # type: ignore[no-untyped-call]
     return padded
 
 
@@ -47,3 +50,28 @@ class _MirroredEdges(torch.autograd.Function):
             of_x[:, :, mirrored, 1:-1] += of_x[:, :, edge, 1:-1]
         inside = of_x[:, :, 1:-1, 1:-1]
         return inside.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
+class _ByKernel(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        from unseen.networks.padding_kernel import with_mirrored_edges  # takes Triton
+
+        return with_mirrored_edges(x)
+
+    @staticmethod
+    def backward(_: Any, of_padded: Tensor) -> Tensor:
+        folded: Tensor = _FoldedByKernel.apply(of_padded)  # type: ignore[no-untyped-call]
+        return folded
+
+
+class _FoldedByKernel(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, of_padded: Tensor) -> Tensor:
+        from unseen.networks.padding_kernel import folded_edges
+
+        return folded_edges(of_padded)
+
+    @staticmethod
+    def backward(_: Any, of_x: Tensor) -> Tensor:
+        return mirrored_edges(of_x)

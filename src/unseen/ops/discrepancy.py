@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unseen.state import copy_all
+
 __all__ = ["clipped_discrepancy", "discrepancy", "follow", "perturb"]
 
 
@@ -36,10 +38,9 @@ def perturb(images: Tensor, perturbation: Tensor, alpha: float) -> Tensor:
 @torch.no_grad()
 def follow(teacher: nn.Module, student: nn.Module, decay: float, copy_buffers: bool = False) -> None:
     """The teacher's weights become decay T + (1 - decay) S; so do floating buffers unless they are copied; counters are copied."""
-    for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
-        t.lerp_(s, 1 - decay)
+    moved: list[tuple[Tensor, Tensor]] = [*zip(teacher.parameters(), student.parameters(), strict=True)]
+    taken: list[tuple[Tensor, Tensor]] = []
     for kept, seen in zip(teacher.buffers(), student.buffers(), strict=True):
-        if copy_buffers or not kept.is_floating_point():
-            kept.copy_(seen)
-        else:
-            kept.lerp_(seen, 1 - decay)
+        (taken if copy_buffers or not kept.is_floating_point() else moved).append((kept, seen))
+    torch._foreach_lerp_([t for t, _ in moved], [s for _, s in moved], 1 - decay)
+    copy_all([kept for kept, _ in taken], [seen for _, seen in taken])

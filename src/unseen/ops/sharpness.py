@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unseen.networks.norm import statistics_kept
+from unseen.state import copied, copy_all
 
 __all__ = ["ascent", "sam_step"]
 
@@ -21,8 +22,10 @@ def ascent(gradients: list[Tensor], rho: float) -> list[Tensor]:
     >>> ascent([torch.tensor([3.0]), torch.tensor([4.0])], 0.5)
     [tensor([0.3000]), tensor([0.4000])]
     """
-    norm = torch.stack([g.norm() for g in gradients]).norm()
-    return [rho * g / (norm + _SMALLEST_NORM) for g in gradients]
+    norm = torch.stack(torch._foreach_norm(gradients)).norm()
+    ways = torch._foreach_mul(gradients, rho)
+    torch._foreach_div_(ways, norm + _SMALLEST_NORM)
+    return list(ways)
 
 
 def sam_step(
@@ -37,16 +40,14 @@ def sam_step(
     loss().backward()
     add_gradient()
     weights = [w for group in optimizer.param_groups for w in group["params"] if w.grad is not None]
-    before = [w.detach().clone() for w in weights]
+    before = [*copied({str(number): w for number, w in enumerate(weights)}).values()]
     with torch.no_grad():
-        for w, up in zip(weights, ascent([w.grad for w in weights if w.grad is not None], rho), strict=True):
-            w.add_(up)
+        torch._foreach_add_(weights, ascent([w.grad for w in weights if w.grad is not None], rho))
     torch.clear_autocast_cache()  # under bf16 it holds copies of the weights at w
     optimizer.zero_grad()
     with statistics_kept(net):
         loss().backward()
     add_gradient()
     with torch.no_grad():
-        for w, start in zip(weights, before, strict=True):
-            w.copy_(start)
+        copy_all(weights, before)
     optimizer.step()

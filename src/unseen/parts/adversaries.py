@@ -75,7 +75,7 @@ class Adversaries(Configured):
     def draw(self, rows: int, features: int, client: Client) -> Tensor:
         """z for G, or h' itself; nothing where there is no D to read it."""
         size = self._noise(features) if self.reference == "generated" else features
-        return ops.draw_reference(self.reference, rows, size if self.adversary else 0, client.rng).to(client.device)
+        return ops.draw_reference(self.reference, rows, size if self.adversary else 0, client.rng).to(client.device, non_blocking=True)
 
     def label(self, y: Tensor, classes: int) -> Tensor:
         """y as G and D read it."""

@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from unseen.client import Client
@@ -29,6 +29,7 @@ from unseen.ops.contribution import (
 )
 from unseen.payload import Payload, State, carries
 from unseen.settings import Configured, hyper
+from unseen.state import on_the_host
 
 __all__ = [
     "CEA",
@@ -284,12 +285,18 @@ class SHA(Assessed):
         size, number = client.batch_of(_NUMBERS_TO_LEARN_FROM, most=64), min(self.sample, client.samples)
         weights: State = {name: p for name, p in net.named_parameters() if p.requires_grad}
         total, training = [torch.zeros_like(p) for p in weights.values()], net.training
+
+        @client.step
+        def differentiate(x: Tensor, y: Tensor) -> None:
+            buffers = {name: value.clone() for name, value in net.named_buffers()}
+            loss = client.task.loss(functional_call(net, buffers, (x,)), y)
+            net.zero_grad()
+            loss.backward()
+
         net.train()
         for x, y in client.drawn(number, size):
-            buffers = {name: value.clone() for name, value in net.named_buffers()}
-            with client.autocast():
-                loss = client.task.loss(functional_call(net, (weights, buffers), (x,)), y)
-            torch._foreach_add_(total, torch.autograd.grad(loss, [*weights.values()]), alpha=len(x) / number)
+            differentiate(x, y)
+            torch._foreach_add_(total, [cast(Tensor, p.grad) for p in weights.values()], alpha=len(x) / number)
         net.train(training)
         found = dict(zip(weights, total, strict=True))
         return {name: found[name] if name in found else torch.zeros_like(p) for name, p in net.named_parameters()}
@@ -306,7 +313,7 @@ class SHA(Assessed):
             now, earlier = Scored(ups[client].model, score), before.history.get(client, [])
             merged[client] = within_client(now, earlier, self.k)
             past = now if self.keeps == "own" else merged[client]
-            kept = Scored({name: value.cpu() for name, value in past.model.items()}, past.score)  # a device's memory is too dear for it
+            kept = Scored(on_the_host(past.model), past.score)  # a device's memory is too dear for it
             history[client] = retained([*earlier, kept], self.k, 4 * self.k if self.cap is None else self.cap)
         weights = self.weigh(merged, {c: merged[c].score for c in scores})
         model = mean((merged[c].model, weights[c]) for c in merged)

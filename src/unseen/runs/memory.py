@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from unseen.codec import decode, encode, notes_in, tensors_in
+from unseen.codec import decode, encode, encode_parts, notes_in, tensors_in
 from unseen.device.streams import once_done
 from unseen.files import write_atomically
 from unseen.payload import Memory
@@ -94,7 +94,7 @@ class MemoryStore(Memories):
         notes = {_ON_THE_GPU: json.dumps([*there])} if there else None
 
         def write() -> None:
-            write_atomically(self.root / file, encode(memory, notes=notes))
+            write_atomically(self.root / file, encode_parts(memory, notes=notes))
 
         if self.writer is None:
             write()

@@ -12,11 +12,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from unseen import settings
 from unseen.data.augment import RECIPES
@@ -33,6 +33,7 @@ from unseen.runs.writing import Writer
 from unseen.scoring import Model
 from unseen.settings import settings_of
 from unseen.speed.bare import bare_step, rows_of
+from unseen.speed.passes import PassesMade, counted
 from unseen.speed.split import Clock, ClockedRunner, Split, clock_of
 from unseen.speed.synthetic import TARGET, synthetic
 from unseen.world import World, build_world
@@ -105,7 +106,7 @@ class SpeedMeasured:
     method: str
     network: str
     images: int  # that the clients drew for training in a round
-    passes: float  # that the method makes of an image, by operations: 1 is the bare step's
+    passes: float  # that the method makes of an image: 1 is the bare step's
     compiled: bool
     bare: float
     round: float  # training part, without augmentation
@@ -241,15 +242,15 @@ class _Rounds:
     def close(self) -> None:
         self._writer.close()
 
-    def operations(self, recipe: str) -> int:
-        """Floating-point operations of the next round, which is made without recordings and compiled passes."""
+    def passes(self, recipe: str) -> PassesMade:
+        """Those of the next round, which is made without recordings and compiled passes."""
         self.runner.pool.unaided = True
         try:
-            with FlopCounterMode(display=False) as counter:
+            with counted(self.world, self.runner.pool) as passes:
                 self.train(recipe)
         finally:
             self.runner.pool.unaided = False
-        return int(counter.get_total_flops())
+        return passes
 
     def train(self, recipe: str) -> Traffic:
         """The training part of the next round; gives what travelled."""
@@ -301,12 +302,13 @@ def _measured(case: Case, plan: SpeedPlan, bares: _Bares, folder: Path, stack: E
     counting, _ = rounds.split(plan.augment, clock)  # the first round: warms up, and says how many images a round has
     images = counting.images
     steps = max(1, images // plan.batch)
-    passes = rounds.operations("none") / images / (bare.operations() / plan.batch)
+    passes = rounds.passes("none")
     in_a_row = _IN_A_ROW if rounds.engine.looks_ahead else 1
     sides: dict[str, Callable[[], object]] = {
         "bare": lambda: bare.run(steps),
         "round": lambda: rounds.train("none"),
         "augmented": lambda: rounds.train(plan.augment),
+        **{role: partial(other.run, steps) for role, other in passes.others.items()},
     }
     if case.beside is not None:
         beside = replace(case.beside, compiled=compiled and case.beside.experiment.method.compiles)
@@ -318,6 +320,7 @@ def _measured(case: Case, plan: SpeedPlan, bares: _Bares, folder: Path, stack: E
         clock,
         warm_up=(4 if plan.data else 2) if on_gpu else 0,  # a batch of a shape of its own is recorded after three rounds
     )
+    seconds_of_others = sum(other.seconds(best[role] / steps) for role, other in passes.others.items())
     best |= fastest({"scored": lambda: rounds.scored(plan.augment, in_a_row)}, plan.repeats, clock, warm_up=2 if on_gpu else 0)
     split, travelled = rounds.split(plan.augment, clock)
     if on_gpu:  # a replayed step is one piece: the optimiser's part is that of the bare step, once a batch
@@ -329,7 +332,7 @@ def _measured(case: Case, plan: SpeedPlan, bares: _Bares, folder: Path, stack: E
         method=case.method,
         network=case.network,
         images=images,
-        passes=passes,
+        passes=(passes.task / bare.operations() + seconds_of_others * steps / best["bare"]) * plan.batch / images,
         compiled=compiled,
         bare=steps * plan.batch / best["bare"],
         round=images / best["round"],

@@ -17,13 +17,16 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from unseen.data.reading.limits import pixel_limit, refuse_pixels
 from unseen.errors import BadInput
+
+if TYPE_CHECKING:  # training on what is prepared needs no Pillow
+    from PIL import Image
 
 __all__ = ["Original", "decode_rgb", "open_image", "open_undecoded", "planes", "read_mask", "resized", "to_rgb"]
 
@@ -48,6 +51,8 @@ def decode_rgb(data: bytes, name: str, size: int) -> tuple[Bytes, Original]:
 
 def open_image(data: bytes, name: str, at_least: int | None = None) -> tuple[Image.Image, Original]:
     """The image, upright. A JPEG is decoded at a half, a quarter or an eighth if that still gives `at_least` pixels a side."""
+    from PIL import ImageOps, UnidentifiedImageError
+
     try:
         image = open_undecoded(data, name)
         original = Original(image.mode, *image.size)
@@ -64,6 +69,8 @@ def open_image(data: bytes, name: str, at_least: int | None = None) -> tuple[Ima
 
 def open_undecoded(data: bytes, name: str) -> Image.Image:
     """The image as its header tells it; BadInput if it has more pixels than are decoded."""
+    from PIL import Image
+
     if Image.MAX_IMAGE_PIXELS is not None and pixel_limit() > Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = pixel_limit()  # where the user raised the limits, Pillow's own must not stand in the way
     try:
@@ -76,6 +83,8 @@ def open_undecoded(data: bytes, name: str) -> Image.Image:
 
 def to_rgb(image: Image.Image, name: str) -> Image.Image:
     """Any image that Pillow opens, as 8-bit RGB."""
+    from PIL import Image
+
     if image.mode == "F":
         raise BadInput(f"{name} holds floating-point numbers of unknown scale; save it with 8 or 16 bits")
     if image.mode.startswith("I"):
@@ -90,6 +99,8 @@ def to_rgb(image: Image.Image, name: str) -> Image.Image:
 
 
 def resized(image: Image.Image, size: int) -> Image.Image:
+    from PIL import Image
+
     return image if image.size == (size, size) else image.resize((size, size), Image.Resampling.BILINEAR)
 
 
@@ -115,6 +126,8 @@ def read_mask(data: bytes, name: str) -> tuple[Bytes, Original]:
 
 
 def _eight_bits(image: Image.Image, name: str) -> Image.Image:
+    from PIL import Image
+
     values = np.asarray(image)
     if values.min() < 0 or values.max() > 65535:
         raise BadInput(f"{name} has values from {values.min()} to {values.max()}; expected 8 or 16 bits")

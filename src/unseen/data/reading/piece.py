@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from unseen.data.domain import IMAGENET, UNIT, Pixels
 from unseen.data.reading.decode import Original, decode_rgb, open_image, planes, read_mask, resized, to_rgb
@@ -16,6 +15,9 @@ from unseen.data.reading.masks import MaskMap
 from unseen.data.reading.source import Source, listed
 from unseen.errors import BadInput
 from unseen.task import Classification, Segmentation, Task
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 __all__ = ["Block", "Facts", "ImagePiece", "MaskedPiece", "Piece", "ReadPlan", "classification_plan", "segmentation_plan"]
 
@@ -108,6 +110,8 @@ class MaskedPiece:
     crop: int | None = None  # pixels of the central square that is kept
 
     def block(self, size: int) -> Block:
+        from PIL import Image
+
         image, original = open_image(self.source.read(self.file), self.file)
         values, _ = read_mask(self.source.read(self.mask), self.mask)
         if values.shape != (image.height, image.width):
