@@ -2,8 +2,8 @@
 
     python benchmarks/evidence/advice.py
 
-Writes src/unseen/advice/evidence.toml and the table in docs/which-method.md, from benchmarks/results/NAME.csv and the rows of NAME.toml
-beside this program. Run it again whenever a table changes.
+Writes src/unseen/advice/evidence.toml and the table in docs/which-method.md, from benchmarks/results/NAME.csv and again/NAME.csv
+and the rows of NAME.toml beside this program. Run it again whenever a table changes.
 """
 
 from __future__ import annotations
@@ -45,22 +45,32 @@ OF_SGD = (
 )
 OF_SGD += ("FedDyn", "FedSAM", "FedGCA", "FedAvg + RandConv")
 PARTS = ("views", "smoothing", "mixstyle", "sam", "average")
+Scores = dict[tuple[str, int], float]  # by unseen domain and seed
 BEGIN, END = "<!-- evidence: made by benchmarks/evidence/advice.py -->\n", "<!-- end of evidence -->"
 
 
-def last_scores(file: Path) -> dict[str, dict[tuple[str, int], float]]:
+def last_scores(*files: Path) -> dict[str, Scores]:
     """Row -> unseen domain and seed -> the score in the last round, in percent."""
     last: dict[tuple[str, str, int], tuple[int, float]] = {}
-    with file.open(newline="", encoding="utf-8") as stream:
-        for line in csv.DictReader(stream):
-            key = line["method"], line["unseen domain"], int(line["seed"])
-            number = int(line["round"])
-            if number >= last.get(key, (0, 0.0))[0]:
-                last[key] = number, 100 * float(line["score"])
-    scores: dict[str, dict[tuple[str, int], float]] = {}
+    for file in files:
+        with file.open(newline="", encoding="utf-8") as stream:
+            for line in csv.DictReader(stream):
+                key = line["method"], line["unseen domain"], int(line["seed"])
+                number = int(line["round"])
+                if number >= last.get(key, (0, 0.0))[0]:
+                    last[key] = number, 100 * float(line["score"])
+    scores: dict[str, Scores] = {}
     for (row, target, seed), (_, score) in last.items():
         scores.setdefault(row, {})[target, seed] = score
     return scores
+
+
+def of_whole_seeds(one: Scores, other: Scores) -> tuple[Scores, Scores]:
+    """Both rows over seeds that both have on every unseen domain: a seed that was cut would make some domains count for more."""
+    domains = {target for target, _ in (*one, *other)}
+    whole = {seed for _, seed in one if all((target, seed) in row for target in domains for row in (one, other))}
+    first, second = ({key: score for key, score in row.items() if key[1] in whole} for row in (one, other))
+    return first, second
 
 
 def task_of(data: str) -> str:
@@ -70,16 +80,17 @@ def task_of(data: str) -> str:
 
 def findings() -> Iterator[dict[str, Any]]:
     for table, plain in TABLES.items():
-        if not (ROOT / f"benchmarks/results/{table}.csv").is_file():
+        first, later = (ROOT / f"benchmarks/results/{where}{table}.csv" for where in ("", "again/"))
+        if not first.is_file():
             continue  # planned, not run
         benchmark = tomllib.loads((ROOT / f"benchmarks/evidence/{table}.toml").read_text(encoding="utf-8"))
         rows = {row["label"]: row for row in benchmark["methods"]}
-        scores = last_scores(ROOT / f"benchmarks/results/{table}.csv")
+        scores = last_scores(first, *([later] if later.is_file() else []))
         for label, row in rows.items():
             against = WITH_SGD if label in OF_SGD and WITH_SGD in scores else plain
             if label in (plain, WITH_SGD) or label not in scores:
                 continue
-            found = judge(label, against, scores[label], scores[against])
+            found = judge(label, against, *of_whole_seeds(scores[label], scores[against]))
             if found.low is None or found.high is None or found.difference is None:
                 continue
             fields = row.get("set", {})

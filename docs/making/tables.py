@@ -11,7 +11,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -88,59 +88,67 @@ def claims(asked: Sequence[str]) -> str:
 
 def again(asked: Sequence[str]) -> str:
     """The verdicts of other seeds beside those of the first, where three seeds of both are finished."""
-    before = {(row.claim, row.paper): row for row in verdicts(RESULTS / "verdicts.md")}
+    before = {(row.claim, row.paper): row for row in verdicts(RESULTS / "again/verdicts-first.md")}
     rows = []
     for row in verdicts(RESULTS / "again/verdicts.md"):
-        first = before[row.claim, row.paper]
-        if "3 seeds" in row.pairs:
+        first, (pairs, _, seeds, _) = before[row.claim, row.paper], row.pairs.split()
+        if int(seeds) >= 3:
             told = f"{row.verdict}, {'as before' if row.verdict == first.verdict else f'before: {first.verdict}'}"
-            rows.append((row.claim, f"{first.ours} ({first.interval})", f"{row.ours} ({row.interval})", row.pairs.split()[0], told))
-    return lines_of(("claim", "seeds 0 to 2", "seeds 3 to 5", "pairs", "verdict of the latter"), rows)
+            rows.append((row.claim, f"{first.ours} ({first.interval})", f"{row.ours} ({row.interval})", f"{pairs} of {seeds} seeds", told))
+    return lines_of(("claim", "seeds 0 to 2", "later seeds", "pairs", "verdict of the latter"), rows)
 
 
 @cache
-def scores(name: str, rule: str) -> dict[str, dict[tuple[str, int], float]]:
-    """The kept scores of a table, in percent: by row, then by unseen domain and seed.
+def scores(name: str, rule: str, later: bool = False) -> dict[str, dict[tuple[str, int], float]]:
+    """The kept scores of a table, in percent: by row, then by unseen domain and seed; with `later`, those of later seeds too.
 
     They are those of the last round (`last`), or of the one that source validation picks (`source`).
     """
     best: dict[tuple[str, str, str, int], tuple[float, int, float]] = {}
-    with (RESULTS / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            key = (row["method"], row["fold"], row["unseen domain"], int(row["seed"]))
-            number, source = int(row["round"]), float(row["source validation"] or 0)
-            rank = (0.0, number) if rule == "last" else (source, -number)  # of equal rounds the first
-            if key not in best or rank > best[key][:2]:
-                best[key] = (*rank, 100 * float(row["score"]))
+    for row in _kept(name, later):
+        key = (row["method"], row["fold"], row["unseen domain"], int(row["seed"]))
+        number, source = int(row["round"]), float(row["source validation"] or 0)
+        rank = (0.0, number) if rule == "last" else (source, -number)  # of equal rounds the first
+        if key not in best or rank > best[key][:2]:
+            best[key] = (*rank, 100 * float(row["score"]))
     table: dict[str, dict[tuple[str, int], float]] = {}
     for (method, fold, domain, seed), (_, _, score) in best.items():
         table.setdefault(method, {})[f"{fold} → {domain}", seed] = score
     return table
 
 
-def difference(name: str, first: str, second: str, rule: str = "last", without: str = "") -> Comparison:
+def _kept(name: str, later: bool) -> Iterator[dict[str, str]]:
+    files = [RESULTS / f"{name}.csv", *([RESULTS / f"again/{name}.csv"] if later else [])]
+    for file in files:
+        if file.is_file():
+            with file.open(encoding="utf-8", newline="") as stream:
+                yield from csv.DictReader(stream)
+
+
+def difference(name: str, first: str, second: str, rule: str = "last", without: str = "", later: bool = False) -> Comparison:
     """Row `first` less row `second` over the pairs of unseen domain and seed that both have."""
     both = {
-        row: {key: value for key, value in scores(name, rule)[row].items() if not without or without not in key[0]}
+        row: {key: value for key, value in scores(name, rule, later)[row].items() if not without or without not in key[0]}
         for row in (first, second)
     }
     return compare(both)[0]
 
 
 def differences(asked: Sequence[str]) -> str:
-    """A line `table | first | second | words` for each row; after the table's name may stand `, by source` or `, without DOMAIN`."""
+    """A line `table | first | second | words` for each row; after the table's name may stand `, by source`,
+    `, all seeds` (later ones too) or `, without DOMAIN`."""
     rows = []
     for line in asked:
         where, first, second, *words = (part.strip() for part in line.split("|"))
         name, *extra = where.split(", ")
         rule = "source" if "by source" in extra else "last"
         without = next((word.removeprefix("without ") for word in extra if word.startswith("without ")), "")
-        found = difference(name, first, second, rule, without)
+        later = "all seeds" in extra
+        found = difference(name, first, second, rule, without, later)
         assert found.difference is not None and found.low is not None and found.high is not None, line
         interval = f"{found.low:+.1f} to {found.high:+.1f}"
-        about = ", ".join(
-            [*words, *(["round by source validation"] if rule == "source" else []), *([f"without {without}"] if without else [])]
-        )
+        notes = {"round by source validation": rule == "source", f"without {without}": without, "all seeds": later}
+        about = ", ".join([*words, *(note for note, holds in notes.items() if holds)])
         rows.append((first, second, f"{found.difference:+.1f}", interval, str(found.n), about))
     heading = ("row", "against", "difference", "95 % interval", "pairs", "note")
     return lines_of(heading, rows) if any(row[-1] for row in rows) else lines_of(heading[:-1], [row[:-1] for row in rows])

@@ -159,7 +159,7 @@ def test_what_is_said_comes_from_the_committed_tables() -> None:
     assert len(evidence()) == len(rows) and all(one.method in METHODS for one in evidence())
     one = next(one for one in evidence() if one.table == "vessels" and one.row == "ELCFS")
     assert (one.difference, one.low, one.high) == (-1.71, -2.86, -0.56) and one.decision == "worse", (
-        "as benchmarks/results/verdicts.md has it"
+        "as benchmarks/results/again/verdicts-first.md has it"
     )
     assert tomllib.loads(maker.to_toml(rows))["findings"] == rows
 

@@ -15,7 +15,7 @@ from unseen.parts.aggregation import Uniform
 from unseen.parts.views import RandConv
 from unseen.runs.watch import Silent
 from unseen.settings import build
-from unseen.state import same_bits
+from unseen.state import State, same_bits
 from unseen.training import Result, train
 
 TINY = {
@@ -41,9 +41,12 @@ def test_for_classes_it_is_fedavg_with_random_convolutions_and_smoothed_labels(t
 
 
 def test_for_masks_it_is_fedavg_with_light_colour_and_amplitudes_and_nothing_is_smoothed(tiny_masks: DomainDataset) -> None:
-    recipe = trained(Best(lr=0.02, batch=4, copies=1), tiny_masks)
-    gentle = RandConv(copies=1, styles="amplitudes, tones")
-    assert same_bits(recipe.state, trained(FedAvg(lr=0.02, batch=4, views=gentle, aggregation=Uniform()), tiny_masks).state)
+    def with_copies(weight: float) -> State:
+        gentle = RandConv(copies=1, weight=weight, styles="amplitudes, tones")
+        return trained(FedAvg(lr=0.02, batch=4, views=gentle, aggregation=Uniform()), tiny_masks).state
+
+    assert same_bits(trained(Best(lr=0.02, batch=4, copies=1), tiny_masks).state, with_copies(0.0))  # sure and empty masks agree too
+    assert same_bits(trained(Best(lr=0.02, batch=4, copies=1, agreement=0.1), tiny_masks).state, with_copies(0.1))
 
 
 @pytest.mark.parametrize("name", Best.variants)

@@ -29,6 +29,7 @@ __all__ = ["Best"]
 _TEXTURES, _GENTLE = "randconv, repeated, mixing, texture", "amplitudes, tones"
 _STYLES = {"textures": _TEXTURES, "gentle": _GENTLE, "all": f"{_TEXTURES}, {_GENTLE}"}
 _BY_TASK = {"classification": "textures", "segmentation": "gentle"}
+_AGREEMENT = {"classification": 0.1, "segmentation": 0.0}  # it is smallest where all are sure: a mask that is empty everywhere can stay so
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ class Best(Method[Aggregate]):
         "auto", "textures: random convolutions; gentle: light, colour and amplitudes; auto: textures for classes, gentle for masks"
     )
     copies: int = hyper(3, "restyled copies of each image", symbol="J", low=1, high=32)
-    agreement: float = hyper(0.1, "weight of the loss that asks for one answer to all copies", symbol="beta", low=0.0)
+    agreement: float | None = hyper(
+        None, "weight of the loss that asks for one answer to all copies; none: 0.1 for classes, 0 for masks", symbol="beta", low=0.0
+    )
     local: Local = group(
         Local(smoothing=0.1, lr=3e-4), meanings={"smoothing": "label smoothing, in classification alone"}, without=["views"]
     )
@@ -62,7 +65,8 @@ class Best(Method[Aggregate]):
     def training(self, task: str) -> Local:
         """The recipe: restyled copies as suits the task, and smoothed labels where there are classes."""
         kind = _BY_TASK[task] if self.restyling == "auto" else self.restyling
-        views = None if kind == "none" else RandConv(copies=self.copies, weight=self.agreement, styles=_STYLES[kind])
+        weight = _AGREEMENT[task] if self.agreement is None else self.agreement
+        views = None if kind == "none" else RandConv(copies=self.copies, weight=weight, styles=_STYLES[kind])
         return replace(self.local, views=views, smoothing=self.local.smoothing if task == "classification" else 0.0)
 
     @on_client
