@@ -6,6 +6,9 @@ EXTRAS := dev,report,pandas,medical,h5,flower,privacy,ray,slurm,export,docs
 
 .PHONY: setup demo test docs gpu-test format lint types pytest clean
 
+# Bytecode is kept, whatever the surroundings say: without it every process compiles PyTorch again, and the tests start a hundred.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Without --no-compile, pip compiles every file of PyTorch, most of which are never imported.
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 
@@ -30,8 +33,10 @@ demo: $(VENV)/.base
 	@echo "FedAvg, FedSB and best on each of four unseen domains of digits that are made here: about a minute on two cores."
 	$(BIN)/unseen bench experiments/demo.toml --out runs/demo --seeds 0
 
-# Format, lint, types and documents first: they take half a minute, and a mistake that they find need not wait for the tests.
-test: lint types docs pytest
+# Format, lint, types and documents first, side by side: a mistake that they find need not wait for the tests.
+test: setup
+	@$(MAKE) --no-print-directory -j 2 lint types docs
+	@$(MAKE) --no-print-directory pytest
 
 # The documents as a site, in site/. A warning is an error (`strict` in mkdocs.yml).
 docs: setup

@@ -90,3 +90,14 @@ def tiny() -> DomainDataset:
 @pytest.fixture(scope="session")
 def tiny_masks() -> DomainDataset:
     return tiny_segmentation()
+
+
+@pytest.fixture(scope="session")
+def few() -> DomainDataset:
+    """Half as many: for what every method has to show, and what does not depend on how much there is."""
+    return tiny_classification((20, 15, 10))
+
+
+@pytest.fixture(scope="session")
+def few_masks() -> DomainDataset:
+    return tiny_segmentation((6, 6, 4))

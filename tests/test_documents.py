@@ -116,8 +116,9 @@ def test_the_page_of_parts_names_them_all() -> None:
 def test_every_command_in_the_documents_exists() -> None:
     """Each command with the options that it is shown with."""
     shown = [line for file in DOCUMENTS for block in blocks(file, "") for line in re.findall(r"^unseen .+", block, flags=re.MULTILINE)]
+    whole: Any = typer.main.get_command(app)
     for words in {tuple(shlex.split(line, comments=True)[1:]) for line in shown}:
-        command: Any = typer.main.get_command(app)
+        command = whole
         for word in words:
             if word not in getattr(command, "commands", {}):
                 break

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import shutil
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -30,9 +32,14 @@ HARDENED = (
 )
 
 
+@functools.cache
+def commands_there_are() -> Any:
+    return get_command(app)
+
+
 def refuse_unknown(words: list[str]) -> None:
     """A command of `unseen` that exists, with options that it has."""
-    command, at = get_command(app), 0
+    command, at = commands_there_are(), 0
     while hasattr(command, "commands"):
         command = command.commands[words[at]]
         at += 1

@@ -22,10 +22,18 @@ from unseen.parts.sam import SAM
 from unseen.parts.views import FACT, RandConv, predictions, repeat_labels, task_loss, views_of
 from unseen.runs.watch import Silent
 from unseen.settings import part
-from unseen.state import same_bits
+from unseen.state import State, same_bits
 from unseen.task import Classification, Segmentation
 from unseen.training import train
 from unseen.world import build_world
+
+# The parts of local training, by field.
+LOCAL: dict[str, list[Any]] = {
+    "views": [RandConv(copies=1, styles="randconv"), FACT()],
+    "mixstyle": [MixStyle(p=1.0), EFDMix(p=1.0), DSU(p=1.0)],
+    "rsc": [RSC()],
+    "jigen": [JiGen(beta=0.5)],
+}
 
 
 def test_parts_go_by_their_own_names() -> None:
@@ -51,35 +59,27 @@ def test_which_method_takes_which_part() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if "sam" in parts_of(cls)])
-def test_sharpness_aware_steps_act_in_every_method_and_without_a_climb_are_plain(name: str, tiny: DomainDataset) -> None:
+def test_sharpness_aware_steps_act_in_every_method_and_without_a_climb_are_plain(name: str, few: DomainDataset) -> None:
     plain, flat, climbing = (
-        train(Experiment(METHODS[name](**{**SETTINGS[name].values, "sam": sam}), tiny, "c", rounds=2), None, watch=Silent()).state
+        train(Experiment(METHODS[name](**{**SETTINGS[name].values, "sam": sam}), few, "c", rounds=2), None, watch=Silent()).state
         for sam in (None, SAM(rho=0.0), SAM(rho=0.2))
     )
     assert same_bits(flat, plain) and not same_bits(climbing, plain)
 
 
-@pytest.mark.parametrize("field", ["views", "mixstyle", "rsc", "jigen"])
-@pytest.mark.parametrize("name", METHODS)
-def test_a_part_of_local_training_acts_in_every_method_that_takes_it(name: str, field: str, tiny: DomainDataset) -> None:
+@pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if parts_of(cls).keys() & LOCAL.keys()])
+def test_a_part_of_local_training_acts_in_every_method_that_takes_it(name: str, few: DomainDataset) -> None:
     """Each acts as what it is: a method that passed one part's draws to another would give the same twice."""
-    given = {
-        "views": [RandConv(copies=1, styles="randconv"), FACT()],
-        "mixstyle": [MixStyle(p=1.0), EFDMix(p=1.0), DSU(p=1.0)],
-        "rsc": [RSC()],
-        "jigen": [JiGen(beta=0.5)],
-    }[field]
     case = SETTINGS[name]
-    if field not in parts_of(METHODS[name]):
-        return
-    plain, *changed = (
-        train(
-            Experiment(METHODS[name](**{**case.values, field: part}), tiny, "c", rounds=1, partition=case.partition), None, watch=Silent()
-        ).state
-        for part in (None, *given)
-    )
-    states = [plain, *({key: state[key] for key in plain} for state in changed)]
-    assert not any(same_bits(one, other) for one, other in itertools.combinations(states, 2))
+
+    def trained(**parts: Any) -> State:
+        method = METHODS[name](**{**case.values, **dict.fromkeys(LOCAL.keys() & parts_of(METHODS[name]).keys()), **parts})
+        return train(Experiment(method, few, "c", rounds=1, partition=case.partition), None, watch=Silent()).state
+
+    plain = trained()
+    changed = {str(part): trained(**{field: part}) for field, given in LOCAL.items() if field in parts_of(METHODS[name]) for part in given}
+    states = {"plain": plain, **{part: {key: state[key] for key in plain} for part, state in changed.items()}}
+    assert not [pair for pair in itertools.combinations(states, 2) if same_bits(states[pair[0]], states[pair[1]])]
 
 
 def test_an_impossible_pair_is_refused() -> None:

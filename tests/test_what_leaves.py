@@ -66,8 +66,8 @@ def doubled(data: DomainDataset) -> DomainDataset:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_exactly_what_is_named_leaves(name: str, tiny: DomainDataset, tiny_masks: DomainDataset) -> None:
-    data = tiny if SETTINGS[name].task == "classification" else tiny_masks
+def test_exactly_what_is_named_leaves(name: str, few: DomainDataset, few_masks: DomainDataset) -> None:
+    data = few if SETTINGS[name].task == "classification" else few_masks
     (once, world), (twice, _) = sent(name, data), sent(name, doubled(data))
     assert {f"{task}.{field}" for task, field in weigh(once)} == set(SETTINGS[name].leaves.split())
     for row in once:
