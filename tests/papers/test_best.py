@@ -20,7 +20,7 @@ from unseen.training import Result, train
 
 TINY = {
     "best": Case("best", {"lr": 0.02, "batch": 8}, leaves="train.model"),
-    "best-masks": Case("best", {"lr": 0.02, "batch": 4}, task="segmentation", rounds=12, leaves="train.model"),
+    "best-masks": Case("best", {"lr": 0.02, "batch": 4}, task="segmentation", rounds=16, reaches=0.6, leaves="train.model"),
 }
 
 

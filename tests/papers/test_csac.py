@@ -29,7 +29,7 @@ from unseen.world import build_world
 
 FAST: dict[str, Any] = {"lr": 0.05, "batch": 8, "private_steps": 6, "steps": 4, "width": 3}
 TINY = {
-    "csac": Case("csac", FAST, leaves="prepare.model train.model"),
+    "csac": Case("csac", {**FAST, "strength": 0.05, "momentum": 0.9, "private_steps": 10, "steps": 10}, leaves="prepare.model train.model"),
     "csac-masks": Case(
         "csac", {**FAST, "lr": 0.2, "batch": 4, "strength": 0.05, "calibration": "logits", "momentum": 0.9}, "segmentation", 5, 0.5,
         leaves="prepare.model train.model",

@@ -36,8 +36,8 @@ TINY = {
         "elcfs",
         {"lr": 0.02, "batch": 4, "alpha": 0.1},
         task="segmentation",
-        rounds=8,
-        reaches=0.6,
+        rounds=10,
+        reaches=0.5,
         leaves="spectra.low train.model train.samples",
     ),
     "elcfs-released": Case(

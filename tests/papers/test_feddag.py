@@ -41,6 +41,7 @@ TINY = {
     "feddag": Case(
         "feddag",
         {**FEDDAG, "aggregation": SHA(float64=True, k=2)},
+        rounds=10,
         leaves="assess.losses train.generator train.perturbed train.teacher",
     ),
     "feddag-no-ndag": Case(
@@ -48,7 +49,7 @@ TINY = {
         {**FEDDAG, "ndag": False, "aggregation": SHA(eps="sign", rho=1e-3)},
         leaves="assess.losses train.perturbed train.teacher",
     ),
-    "feddag-no-sha": Case("feddag", {**FEDDAG, "aggregation": Mean()}, leaves="train.generator train.samples train.teacher"),
+    "feddag-no-sha": Case("feddag", {**FEDDAG, "aggregation": Mean()}, rounds=10, leaves="train.generator train.samples train.teacher"),
     "feddag-global-student": Case(
         "feddag",
         {**FEDDAG, "distribution": "global_student", "feature": "logits", "statistics": "copy", "rate_warmup": 2},

@@ -32,7 +32,7 @@ TINY = {
         "feddyn",
         {"lr": 0.02, "batch": 4, "alpha": 0.1, "epochs": 1, "optimizer": "adam"},
         task="segmentation",
-        rounds=8,
+        rounds=12,
         reaches=0.5,
         leaves="train.parameters",
     ),

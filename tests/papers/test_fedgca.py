@@ -30,7 +30,7 @@ from unseen.training import train
 from unseen.world import build_world
 
 TINY = {
-    "fedgca": Case("fedgca", {"lr": 0.05, "batch": 8, "epochs": 2, "copies": 2}, leaves="train.buffers train.parameters"),
+    "fedgca": Case("fedgca", {"lr": 0.02, "batch": 8, "epochs": 2, "copies": 2}, leaves="train.buffers train.parameters"),
     "fedgca-kl": Case(
         "fedgca",
         {"lr": 0.02, "batch": 8, "epochs": 2, "copies": 1, "consistency": "kl", "stop_mean": True, "alpha": 1.0, "beta": 1.0},
