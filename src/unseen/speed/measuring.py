@@ -216,7 +216,10 @@ def _experiment(
 ) -> Experiment:
     cls = method_class(method)
     own = {s.name for s in settings_of(cls)}
-    values = {key: value for key, value in {"batch": plan.batch, "epochs": 1, **_ONE_PASS.get(method, {})}.items() if key in own}
+    one_pass = {"batch": plan.batch, "epochs": 1, **_ONE_PASS.get(method, {})}
+    if method == "fedadg" and made is not None:  # as many batches as the others, three of ten for classification alone, as in the paper
+        one_pass |= {"classification_epochs": 3 * plan.steps // 10, "alignment_epochs": plan.steps - 3 * plan.steps // 10}
+    values = {key: value for key, value in one_pass.items() if key in own}
     values |= {**plan.settings, **(beside or {})}
     around: dict[str, Any] = {"device": plan.device, "precision": plan.precision, "threads": plan.threads, "network": network}
     if made is not None:
