@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import random
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +26,7 @@ from unseen.federation.flower import pieces as pieces_module
 from unseen.federation.flower.fleet import fleet_client
 from unseen.federation.flower.pieces import Pieces, head_of
 
-BODY = bytes(range(256)) * 1000
+BODY = random.Random(0).randbytes(640_001)  # several steps, and not a whole number of them
 HEAD = head_of(len(BODY))
 NAME = hashlib.sha256(HEAD + BODY).hexdigest()
 
@@ -54,6 +57,8 @@ def server() -> Iterator[Any]:
             kept.asked.append(self.rfile.read(int(self.headers["content-length"])))
             status, body = kept.says
             self.send_response(status)
+            if kept.packed:
+                self.send_header("content-encoding", "gzip")
             if kept.endless:
                 self.close_connection = True
             else:
@@ -68,7 +73,7 @@ def server() -> Iterator[Any]:
             pass
 
     kept: Any = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    kept.asked, kept.says, kept.lies, kept.endless = [], (200, b""), 0, False
+    kept.asked, kept.says, kept.lies, kept.endless, kept.packed = [], (200, b""), 0, False, False
     thread = threading.Thread(target=kept.serve_forever, daemon=True)
     thread.start()
     yield kept
@@ -137,6 +142,14 @@ def test_a_supernode_takes_no_endless_answer(pieces: Pieces, server: Any, monkey
         assert fleet.PullObject(PullObjectRequest(object_id=NAME)) == says
 
 
+def test_a_supernode_unpacks_nothing(pieces: Pieces, server: Any) -> None:
+    """A small answer could unpack to more than the memory holds."""
+    says = PullObjectResponse(object_found=True, object_content=b"small")
+    server.says, server.packed = (200, says.SerializeToString()), True
+    with client(pieces, server) as fleet:
+        assert fleet.PullObject(PullObjectRequest(object_id=NAME)) == says
+
+
 def test_a_supernode_whose_disk_is_full_takes_a_piece_as_flower_does(pieces: Pieces, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line is not to blame. The site then says itself that its disk is full."""
     says = PullObjectResponse(object_found=True, object_available=True, object_content=HEAD + BODY)
@@ -145,8 +158,14 @@ def test_a_supernode_whose_disk_is_full_takes_a_piece_as_flower_does(pieces: Pie
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    for what in ("write", "name", "__init__"):
+    nearly = SimpleNamespace(free=pieces_module._ROOM + len(BODY) - 1)
+    for kind, what, instead in (
+        (pieces_module.Arriving, "write", full),
+        (pieces_module.Arriving, "name", full),
+        (pieces_module.Arriving, "__init__", full),
+        (shutil, "disk_usage", lambda folder: nearly),
+    ):
         with monkeypatch.context() as patched, client(pieces, server) as fleet:
-            patched.setattr(pieces_module.Arriving, what, full)
+            patched.setattr(kind, what, instead)
             assert fleet.PullObject(PullObjectRequest(object_id=NAME)) == says
         assert not files(pieces)

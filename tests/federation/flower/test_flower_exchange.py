@@ -14,6 +14,7 @@ import httpx
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.task_identity import TaskIdentity
 
 from unseen.errors import SiteProcessLost
@@ -145,6 +146,23 @@ def test_a_late_answer_is_not_fetched_and_does_not_stay() -> None:
     assert forgotten == ["of half"]
     assert list(link.replies({"new"}, 0.0)) == []
     assert asked == [{"new", "late"}] and forgotten == ["of half", "of late"] and not link._late and not link._arriving
+
+
+def test_an_answer_with_a_piece_that_never_was_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for again; what came of it would lie at the SuperLink until the run ends, and again each time."""
+
+    def lost(*_: object, **__: object) -> None:
+        raise ObjectPullError("piece", "the object could not be found")
+
+    monkeypatch.setattr(link_module, "pull", lost)
+    head = SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="1"))
+    pulled = SimpleNamespace(messages_list=[head], message_object_trees=[ObjectTree(object_id="m")])
+    confirmed = list[str]()
+    client = SimpleNamespace(PullMessages=lambda request: pulled)
+    client.ConfirmMessageReceived = lambda request: confirmed.append(request.message_object_id)
+    link: Any = _Link.__new__(_Link)  # without its run
+    link._arriving, link._late, link._patient, link._run, link._node, link._pieces = {}, {}, client, 1, None, None
+    assert list(link.replies({"1"}, 0.0)) == [("1", None)] and confirmed == ["m"]
 
 
 def test_an_answer_of_too_many_pieces_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:

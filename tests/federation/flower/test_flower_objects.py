@@ -168,6 +168,16 @@ def test_an_array_that_is_not_as_it_says_is_no_message(entries: dict[str, Any], 
     assert store.confirmed == [tree.object_id]
 
 
+def test_an_array_of_endless_pieces_is_no_message(pieces: Pieces, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may name one piece over and over, and each time the server would ask for it."""
+    store = Store()
+    tree = sent(store, SignedMessage("{}", bytes(range(25)), b"signature"), pieces)
+    monkeypatch.setattr(objects, "MOST_PIECES", 2)
+    with pytest.raises(ValueError, match="no message"):
+        pull(store, tree, NODE, 2, pieces, 1.0)
+    assert store.confirmed == [tree.object_id]
+
+
 @pytest.mark.parametrize("kind", [b"Message", b"RecordDict", b"ArrayRecord", b"Array", b"ConfigRecord"])
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"x"', b"[" * 100_000, b"\xff\xff", b'{"payload": 5}', b'{"shape": [1e999]}'])
 def test_what_a_hostile_site_writes_is_no_message_and_does_not_stay(kind: bytes, body: bytes, pieces: Pieces) -> None:

@@ -16,19 +16,20 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PullObjectResponse, PushObjectRequest, PushObjectResponse
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.message_pb2 import Metadata, ObjectTree, PullObjectRequest, PullObjectResponse, PushObjectRequest, PushObjectResponse
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 
 from unseen.errors import BadInput
-from unseen.federation.flower import passage as passage_module
 from unseen.federation.flower import pieces as pieces_module
 from unseen.federation.flower.node import Node as SiteNode
 from unseen.federation.flower.passage import Passage
-from unseen.federation.flower.pieces import Pieces, forget_ended_runs, head_of, keep_in_files
+from unseen.federation.flower.pieces import MOST_PIECES, Pieces, ask_again_for_lost, forget_ended_runs, head_of, keep_in_files
 
-GIVE, TAKE = b"/v1/fleet/push-object", b"/v1/fleet/pull-object"
+ANNOUNCE, GIVE, TAKE = b"/v1/fleet/push-messages", b"/v1/fleet/push-object", b"/v1/fleet/pull-object"
 BODY = bytes(range(256)) * 1000
 HEAD = head_of(len(BODY))
 NAME = hashlib.sha256(HEAD + BODY).hexdigest()
@@ -159,7 +160,7 @@ def test_a_site_cannot_fill_the_disk_to_its_last_byte(pieces: Pieces, monkeypatc
     """The server's own files need some of it; and the log says what it was."""
     flower = Flower(PushObjectResponse(stored=True))
     passage = Passage(flower, pieces, lambda name: True)
-    free = passage_module._ROOM + len(given()) - 1
+    free = pieces_module._ROOM + len(given()) - 1
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
     with caplog.at_level(logging.ERROR):
         assert asked(passage, GIVE, given())[0] == 503
@@ -168,6 +169,77 @@ def test_a_site_cannot_fill_the_disk_to_its_last_byte(pieces: Pieces, monkeypatc
     assert asked(passage, GIVE, given(content=b"small"))[0] == 200
     free += 1
     assert asked(passage, GIVE, given())[0] == 200
+
+
+def test_what_is_on_its_way_counts_where_the_disk_is_nearly_full(pieces: Pieces, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Free space is looked at when a piece begins to come, and several come at once."""
+    whole, statuses = given(), list[int]()
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=pieces_module._ROOM + 2 * len(whole)))
+    passage = Passage(Flower(PushObjectResponse(stored=True)), pieces, lambda name: True)
+    scope = {"type": "http", "raw_path": GIVE, "headers": [(b"content-length", str(len(whole)).encode())]}
+
+    async def one() -> None:
+        parts = [whole[: len(whole) // 2], whole[len(whole) // 2 :]]
+
+        async def receive() -> Any:
+            await asyncio.sleep(0)
+            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+        async def send(part: Any) -> None:
+            if part["type"] == "http.response.start":
+                statuses.append(part["status"])
+
+        await passage(scope, receive, send)
+
+    async def three() -> None:
+        await asyncio.gather(one(), one(), one())
+
+    asyncio.run(three())
+    assert sorted(statuses) == [200, 200, 503]
+    asyncio.run(three())  # what has come, or was turned away, counts no more
+    assert sorted(statuses) == [200, 200, 200, 200, 503, 503]
+
+
+def announced(root: str, pieces: int, *names: str) -> bytes:
+    tree = ObjectTree(object_id=root, children=[ObjectTree(object_id=str(number)) for number in range(pieces)])
+    messages = [MessageProto(metadata=Metadata(message_id=name)) for name in names]
+    return bytes(PushMessagesRequest(messages_list=messages, message_object_trees=[tree]).SerializeToString())
+
+
+def test_an_answer_that_flower_would_not_find_again_is_turned_away(pieces: Pieces) -> None:
+    """Nobody would look at how much it is, and its pieces would stay until the run ends."""
+    flower = Flower(PushObjectResponse())
+    passage = Passage(flower, pieces, lambda name: True)
+    hostile = [announced("b", 3, "a"), announced("a", MOST_PIECES, "a"), announced("a", 3, "a", "c"), announced("a", 3), b"\xff"]
+    for body in hostile:
+        assert asked(passage, ANNOUNCE, body)[0] == 400
+    assert not flower.asked
+    honest = announced("a", MOST_PIECES - 1, "a")
+    assert asked(passage, ANNOUNCE, honest, 100)[0] == 200 and flower.asked == [honest]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own
+def test_a_piece_that_a_kill_took_is_asked_for_again(pieces: Pieces, tmp_path: Path) -> None:
+    """Its file goes before the database says so."""
+
+    class Store(SqlObjectStore):  # type: ignore[misc]
+        pass
+
+    keep_in_files(Store, pieces)
+    store, kept, text = Store(str(tmp_path / "state.db")), "1" * 64, b"ConfigRecord  5\0hello"
+    store.initialize()
+    small = hashlib.sha256(text).hexdigest()
+    tree = ObjectTree(object_id="f" * 64, children=[ObjectTree(object_id=name) for name in (NAME, kept, small)])
+    store.preregister(5, tree)
+    for name in (NAME, kept):
+        pieces.lay(name, BODY)
+        store.put(name, HEAD)
+    store.put(small, text)
+    pieces.remove(NAME)
+    assert set(store.preregister(6, tree)) == {"f" * 64}
+    ask_again_for_lost(store, pieces)
+    assert set(store.preregister(7, tree)) == {"f" * 64, NAME}
+    assert store.get(kept) == HEAD and store.get(small) == text
 
 
 def test_others_of_the_machine_cannot_enter_the_folder(tmp_path: Path) -> None:

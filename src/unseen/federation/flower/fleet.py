@@ -50,7 +50,7 @@ def fleet_client(pieces: Pieces) -> type[Any]:
             try:
                 body, length = _parts(before, file, after), len(before) + size + len(after)
                 if not self._lines.direct:
-                    return super().PushObject(PushObjectRequest.FromString(b"".join(body)))
+                    return super().PushObject(PushObjectRequest.FromString(b"".join(map(bytes, body))))
                 said = self._call("PushObject", "push-object", request, body, length, _whole)
             finally:
                 os.close(file)
@@ -125,7 +125,8 @@ class _Lines:
                 self._free.append(line)
         else:
             line.close()
-        return httpx.Response(answer.status, headers=answer.getheaders(), content=content, request=request)
+        headers = [(name, value) for name, value in answer.getheaders() if name.lower() != "content-encoding"]  # nothing is unpacked
+        return httpx.Response(answer.status, headers=headers, content=content, request=request)
 
     def _line(self) -> http.client.HTTPConnection:
         """One on which nothing was said since; the server ends those that are not used."""
@@ -192,6 +193,7 @@ def _laid(answer: http.client.HTTPResponse, pieces: Pieces, name: str) -> bytes:
         return began + answer.read()
     with contextlib.closing(answer), contextlib.ExitStack() as stack:
         with _of_the_disk():
+            pieces.must_leave_room(length)
             file = stack.enter_context(pieces.arriving())
             file.write(began[found[1] + len(head) :])
         left, room = length - len(began), memoryview(bytearray(STEP))

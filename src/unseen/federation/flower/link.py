@@ -178,6 +178,7 @@ class _Link:
             except ObjectPullError as error:
                 if "timeout" in str(error):
                     continue  # a slow site; it must not keep the others waiting
+                forget(client, tree, node, run)
                 message = None
             except ValueError:
                 message = "the answer cannot be read"

@@ -31,7 +31,7 @@ from flwr.supernode.runtime.run_clientapp import push_task_output
 
 from unseen.errors import SiteProcessLost
 from unseen.federation.activity import Event, Observer
-from unseen.federation.flower.objects import pull, push
+from unseen.federation.flower.objects import forget, pull, push
 from unseen.federation.flower.pieces import Pieces
 from unseen.federation.flower.processes import FlowerProcess, ServerLine
 from unseen.federation.flower.records import COULD_NOT_ANSWER, from_records, to_records
@@ -154,7 +154,11 @@ def _pull(client: Any, pieces: Pieces) -> tuple[Message, Context]:
     if not pulled.messages_list:
         raise RuntimeError("a task without a message")
     tree, node = pulled.message_object_trees[0], NodeId(node_id=context.node_id)
-    message = pull(client, tree, node, context.run_id, pieces, _ARRIVAL, max_tries_per_object=None)
+    try:
+        message = pull(client, tree, node, context.run_id, pieces, _ARRIVAL, max_tries_per_object=None)
+    except ObjectPullError:  # what came of it does not stay
+        forget(client, tree, node, context.run_id)
+        raise
     message.metadata.__dict__["_message_id"] = tree.object_id
     return message, context
 

@@ -37,7 +37,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, inflate_
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from unseen.engines.frames import room_for
-from unseen.federation.flower.pieces import PIECE, Pieces, head_of, size_told
+from unseen.federation.flower.pieces import MOST_PIECES, PIECE, Pieces, head_of, size_told
 
 __all__ = ["forget", "pull", "push", "record_of"]
 
@@ -171,6 +171,8 @@ def _filled(content: bytes, get: Get, pieces: Pieces) -> Array:
     (size,), order = told["shape"], [names[number] for number in told["arraychunk_ids"]]
     if type(size) is not int or not 0 <= size <= _MOST_BYTES:
         raise ValueError("an array of no size that is taken")
+    if len(order) > MOST_PIECES:
+        raise ValueError("an array of more pieces than are taken")
     whole, at = room_for(size), 0
     for begin in range(0, len(order), _PULLED):
         given = get(some := order[begin : begin + _PULLED])

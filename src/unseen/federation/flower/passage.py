@@ -7,28 +7,26 @@ copy a few bytes.
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import logging
 import os
-import shutil
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest, PushObjectResponse
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PullObjectResponse, PushObjectRequest, PushObjectResponse
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from unseen.federation.flower.pieces import STEP, Pieces, field, size_told
+from unseen.federation.flower.pieces import MOST_PIECES, STEP, Pieces, field, size_told
 
 __all__ = ["Passage", "content_at"]
 
-_GIVE, _TAKE = b"/v1/fleet/push-object", b"/v1/fleet/pull-object"
+_ANNOUNCE, _GIVE, _TAKE = b"/v1/fleet/push-messages", b"/v1/fleet/push-object", b"/v1/fleet/pull-object"
 _CONTENT = 4  # the number of its field in a PushObjectRequest
 _FOREWORDS = 4096  # bytes; a node, a run and a name are before the content
 _WHOLE = 9 * 2**20  # bytes of anything else
 _SMALL = 2**16  # bytes of a piece that is not worth a file
-_ROOM = 2**30  # bytes of the disk that are not for what sites give: the server's own files need some
 _OFTEN = 60.0  # seconds between two complaints in the log
 _LOG = logging.getLogger("unseen.pieces")
 
@@ -45,21 +43,42 @@ class Passage:
     def __init__(self, app: App, pieces: Pieces, knows: Callable[[str], bool]) -> None:
         self._app, self._pieces, self._knows = app, pieces, knows
         self._said = -_OFTEN
+        self._coming = 0  # bytes that are being given, some of which are on the disk already
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = scope.get("raw_path", b"")
-        if call == _GIVE:
+        if call == _ANNOUNCE:
+            await self._hear(scope, receive, send)
+        elif call == _GIVE:
             await self._take_in(scope, receive, send)
         elif call == _TAKE:
             await self._hand_out(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
+    async def _hear(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Which objects an answer has. Flower must find them again by the answer's name, or they would stay until the run ends."""
+        body, heard = await _body_of(receive)
+        if heard and not _is_one_answer(body):
+            return await _turn_away(send, 400)
+        whole: Part = {"type": "http.request", "body": body, "more_body": False} if heard else {"type": "http.disconnect"}
+        return await self._app(scope, _first(whole, receive), send)
+
     async def _take_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         length = int(dict(scope["headers"]).get(b"content-length", 0))  # the gate looked at it
-        if length > _SMALL and shutil.disk_usage(self._pieces.folder).free - length < _ROOM:
-            self._say(os.strerror(errno.ENOSPC))
+        try:
+            if length > _SMALL:
+                self._pieces.must_leave_room(self._coming + length)
+        except OSError as error:
+            self._say(str(error.strerror))
             return await _turn_away(send, 503)
+        self._coming += length
+        try:
+            await self._take_in_some(length, scope, receive, send)
+        finally:
+            self._coming -= length
+
+    async def _take_in_some(self, length: int, scope: Scope, receive: Receive, send: Send) -> None:
         part = await receive()
         began = part.get("body", b"")
         while part.get("more_body") and len(began) < _FOREWORDS:
@@ -120,11 +139,8 @@ class Passage:
             _LOG.error("what a site gives is turned away, and it tries again: %s (%s)", why, self._pieces.folder)
 
     async def _hand_out(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, more = b"", True
-        while more:  # the gate lets a megabyte through
-            part = await receive()
-            body, more = body + part.get("body", b""), part.get("more_body", False)
-        if part["type"] == "http.disconnect":
+        body, heard = await _body_of(receive)
+        if not heard:
             return None
         answer = await self._answer_to(scope, body, receive)
         if answer.status != 200:
@@ -221,6 +237,36 @@ def _first(part: Part, receive: Receive) -> Receive:
         return parts.pop() if parts else await receive()
 
     return next_part
+
+
+async def _body_of(receive: Receive) -> tuple[bytes, bool]:
+    """A small request, of which the gate lets a megabyte through; and whether the caller is still there."""
+    body, more = b"", True
+    while more:
+        part = await receive()
+        body, more = body + part.get("body", b""), part.get("more_body", False)
+    return body, part["type"] != "http.disconnect"
+
+
+def _is_one_answer(body: bytes) -> bool:
+    """Whether this announces one message, and of its objects no more than the largest that is taken has, under its name."""
+    try:
+        given = PushMessagesRequest.FromString(body)
+    except DecodeError:
+        return False
+    names = [message.metadata.message_id for message in given.messages_list]
+    if len(names) != 1 or [tree.object_id for tree in given.message_object_trees] != names:
+        return False
+    return _within(given.message_object_trees[0], MOST_PIECES)
+
+
+def _within(tree: ObjectTree, most: int) -> bool:
+    """Whether a tree has at most so many objects."""
+    left = [tree]
+    while left and most >= 0:
+        most -= 1
+        left.extend(left.pop().children)
+    return most >= 0
 
 
 def _stored(body: bytes) -> bool:

@@ -9,8 +9,10 @@ have that name: what a site sends is hashed on the way in.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import shutil
 import stat
 import tempfile
 import time
@@ -20,10 +22,23 @@ from typing import Any
 
 from unseen.errors import BadInput
 
-__all__ = ["MOST_PIECES", "PIECE", "STEP", "Arriving", "Pieces", "field", "forget_ended_runs", "head_of", "keep_in_files", "size_told"]
+__all__ = [
+    "MOST_PIECES",
+    "PIECE",
+    "STEP",
+    "Arriving",
+    "Pieces",
+    "ask_again_for_lost",
+    "field",
+    "forget_ended_runs",
+    "head_of",
+    "keep_in_files",
+    "size_told",
+]
 
 PIECE = 2**25  # bytes
 MOST_PIECES = 100  # objects of one message: more than the largest that is taken has
+_ROOM = 2**30  # bytes of the disk that are not for pieces: its owner's other files need some
 STEP = 2**18  # bytes that are read or written at a time: they stay in the processor's cache on the way
 _HEAD = re.compile(rb"ArrayChunk  ([1-9][0-9]{0,9})\x00")  # as Flower writes it: kind, children (none), bytes that follow
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -88,6 +103,11 @@ class Pieces:
         if not _NAME.fullmatch(name):
             raise ValueError("a piece without a proper name")
         return self._folder / name
+
+    def must_leave_room(self, size: int) -> None:
+        """OSError if the disk would be nearly full with so many bytes more."""
+        if shutil.disk_usage(self._folder).free - size < _ROOM:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     @contextlib.contextmanager
     def arriving(self) -> Iterator[Arriving]:
@@ -186,6 +206,20 @@ def keep_in_files(kind: Any, pieces: Pieces) -> None:
 
     kind.put, kind.delete = put_or_note, delete_with_file
     kind.verify = property(lambda self: False, lambda self, value: None)  # it was done
+
+
+def ask_again_for_lost(store: Any, pieces: Pieces) -> None:
+    """Pieces that the database has and the folder has not, as a process was killed between the two: it is asked for again."""
+    from flwr.supercore.state.schema.objectstore_models import StoredObject
+    from sqlalchemy import func, select, update
+
+    longest = len(head_of(10**10 - 1))
+    with store.session() as session:
+        small = select(StoredObject.object_id, StoredObject.content).where(
+            StoredObject.is_available == 1, func.length(StoredObject.content) <= longest
+        )
+        lost = [name for name, content in session.execute(small) if size_told(content) is not None and not pieces.holds(name, content)]
+        session.execute(update(StoredObject).where(StoredObject.object_id.in_(lost)).values(content=b"", is_available=0))
 
 
 def forget_ended_runs(state: Any) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from unseen.engines.child import ChildProcess, end_with_parent
 from unseen.federation.activity import BoundedLog
-from unseen.federation.flower.pieces import MOST_PIECES, Pieces, keep_in_files
+from unseen.federation.flower.pieces import MOST_PIECES, Pieces, ask_again_for_lost, keep_in_files
 from unseen.federation.waiting import Pause
 
 __all__ = ["FlowerProcess", "ServerLine", "main"]
@@ -31,6 +31,7 @@ __all__ = ["FlowerProcess", "ServerLine", "main"]
 _LEAST, _MOST = 0.02, 1.0  # seconds between two looks of a SuperNode
 _WORKED = 0.05  # seconds awake in which a SuperNode took or gave a message; to look for one takes less
 _LOOK = 1.0  # seconds; a task without a heartbeat ends after half a minute
+_GIVING = 1800  # seconds that a site has for the next piece of its answer; Flower's three minutes would be too few on a slow line
 _PAGE = 2**16  # bytes, the largest that SQLite has
 _HEARTBEAT = 15  # seconds
 _MOST_PAUSE = 5.0  # seconds between two starts
@@ -64,7 +65,14 @@ class FlowerProcess:
 
     def _start(self) -> None:
         self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        quiet = {"FLWR_HOME": str(self._home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
+        # A site gives one piece at a time: what it signs for a piece holds for five minutes, which a slow line needs for it alone.
+        quiet = {
+            "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES": "1",
+            "FLWR_HOME": str(self._home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "NO_COLOR": "1",
+        }
         BoundedLog(self.log).bound()
         module = "unseen.federation.flower.processes"
         self._process = ChildProcess(module, *self._arguments, pipes=False, environment=quiet, log=self.log)
@@ -163,6 +171,7 @@ def _keep_pieces(store: Any, pieces: Pieces) -> None:
     def and_sweep(self: Any, *args: Any, **settings: Any) -> Any:
         made = initialize(self, *args, **settings)
         pieces.sweep(self)
+        ask_again_for_lost(self, pieces)
         return made
 
     store.initialize = and_sweep
@@ -220,6 +229,8 @@ def main() -> None:
 
         database: Any = importlib.import_module("flwr.supercore.sql_mixin")
         database.SQLITE_PRAGMAS = (("page_size", str(_PAGE)), *database.SQLITE_PRAGMAS)  # of a database that is not there yet
+        sessions: Any = importlib.import_module("flwr.supercore.corestate.sql_corestate")
+        sessions.OBJECT_PUSH_SESSION_TTL_SECONDS = _GIVING
         _relieve(importlib.import_module("flwr.server.superlink.linkstate.sql_linkstate").SqlLinkState)
         _keep_pieces(importlib.import_module("flwr.supercore.object_store.sql_object_store").SqlObjectStore, Pieces(home / "pieces"))
         superlink: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
