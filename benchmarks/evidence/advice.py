@@ -25,6 +25,7 @@ TABLES = {  # and the row that others are held against
     "pacs": "FedAvg",
     "styled-digits": "FedAvg, Adam",
     "digits": "FedAvg",
+    "rotated": "FedAvg",
     "digits-single-source": "FedAvg",
     "pacs-single-source": "FedAvg",
     "pacs-single-source-mild": "FedAvg",
@@ -32,6 +33,7 @@ TABLES = {  # and the row that others are held against
     "vessels": "FedAvg",
     "polyps": "FedAvg",
 }
+FOLDERS = {"folder:polyps": "segmentation", "folder:rotated": "classification"}
 WITH_SGD = "FedAvg, SGD"  # for these, which train so, where the table has it
 OF_SGD = (
     "FedProx",
@@ -74,8 +76,8 @@ def of_whole_seeds(one: Scores, other: Scores) -> tuple[Scores, Scores]:
 
 
 def task_of(data: str) -> str:
-    """A folder's task is not in the registry; the one folder of these tables holds masks."""
-    return "segmentation" if data == "folder:polyps" else DATASETS[data].task
+    """A folder's task is not in the registry."""
+    return FOLDERS.get(data) or DATASETS[data].task
 
 
 def findings() -> Iterator[dict[str, Any]]:
