@@ -13,16 +13,18 @@ pytest.importorskip("flwr")
 import httpx
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
-from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.message_pb2 import Context, ObjectTree
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.task_identity import TaskIdentity
 
 from unseen.errors import SiteProcessLost
 from unseen.federation.activity import Event
 from unseen.federation.flower import link as link_module
+from unseen.federation.flower import node as node_module
 from unseen.federation.flower.link import FlowerCarrier, _Link, _outcome, _patient, _RoundTrip
 from unseen.federation.flower.members import Members
 from unseen.federation.flower.node import Node
+from unseen.federation.flower.pieces import Pieces
 from unseen.federation.flower.records import COULD_NOT_ANSWER, MESSAGE_TYPE, from_records, to_records
 from unseen.federation.kits import init
 from unseen.federation.messages import SignedMessage
@@ -163,6 +165,21 @@ def test_an_answer_with_a_piece_that_never_was_does_not_stay(monkeypatch: pytest
     link: Any = _Link.__new__(_Link)  # without its run
     link._arriving, link._late, link._patient, link._run, link._node, link._pieces = {}, {}, client, 1, None, None
     assert list(link.replies({"1"}, 0.0)) == [("1", None)] and confirmed == ["m"]
+
+
+def test_a_site_keeps_nothing_of_a_question_with_a_piece_that_never_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise ObjectPullError("piece", "the object could not be found")
+
+    monkeypatch.setattr(node_module, "pull", lost)
+    given = SimpleNamespace(task_id=1, run=SimpleNamespace(run_id=2), context=Context(node_id=7))
+    pulled = SimpleNamespace(messages_list=[None], message_object_trees=[ObjectTree(object_id="m")])
+    confirmed = list[str]()
+    client = SimpleNamespace(PullTaskInput=lambda request: given, PullMessages=lambda request: pulled)
+    client.ConfirmMessageReceived = lambda request: confirmed.append(request.message_object_id)
+    with pytest.raises(ObjectPullError):
+        node_module._pull(client, Pieces(tmp_path / "pieces"))
+    assert confirmed == ["m"]
 
 
 def test_an_answer_of_too_many_pieces_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
