@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Event, Thread
+from time import sleep
 
 import pytest
 import torch
 from torch import Tensor
 
+from unseen.device.graphs import recorded_in
 from unseen.device.streams import Ahead
 
 pytestmark = pytest.mark.gpu
@@ -62,3 +65,32 @@ def test_the_program_does_not_run_far_ahead_of_the_steps(data: Tensor, stream: t
         assert all(end.query() for end in ends[: max(0, number - 8)]), "before a batch is made, all but the last eight steps are done"
         torch.cuda._sleep(SLOW)
         ends.append(torch.cuda.current_stream().record_event())
+
+
+def test_another_thread_copies_to_the_host_while_steps_are_recorded(data: Tensor) -> None:
+    """As the thread does that writes memories to the disk."""
+    failed: list[BaseException] = []
+    over = Event()
+
+    def copy() -> None:
+        try:
+            while not over.is_set():
+                data[:1].cpu()
+        except BaseException as error:
+            failed.append(error)
+
+    stream, x = torch.cuda.Stream(), torch.ones(64, device="cuda")
+    copying = Thread(target=copy)
+    copying.start()
+    try:
+        for times in range(2, 12):
+            graph = torch.cuda.CUDAGraph()
+            with recorded_in(graph, stream):
+                y = x * times
+                sleep(0.02)  # copies are made meanwhile
+            graph.replay()
+            assert torch.equal(y.cpu(), torch.full((64,), float(times)))
+    finally:
+        over.set()
+        copying.join()
+    assert not failed, failed[0]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from unseen.device.formats import fast_precision, memory_format
-from unseen.device.graphs import no_collection
+from unseen.device.graphs import recorded_in
 from unseen.randomness import seeded_block
 from unseen.task import Task
 
@@ -86,7 +86,7 @@ class BareStep:
                 step()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with no_collection(), torch.cuda.graph(graph, stream=stream):
+        with recorded_in(graph, stream):
             step()
         replay: Callable[[], None] = graph.replay
         return replay

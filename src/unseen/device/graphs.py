@@ -21,7 +21,7 @@ from unseen.device.compiler import import_the_compiler_later
 from unseen.settings import Configured
 from unseen.task import Task
 
-__all__ = ["RECORDABLE", "Recorded", "RecordedPass", "StepGraphs", "no_collection", "recordable", "renew", "set_rate"]
+__all__ = ["RECORDABLE", "Recorded", "RecordedPass", "StepGraphs", "recordable", "recorded_in", "renew", "set_rate"]
 
 import_the_compiler_later()  # before the first optimiser
 
@@ -78,7 +78,7 @@ class _Recording:
         self._inputs = [t.clone(memory_format=torch.preserve_format) for t in batch]
         self._parameters = [p for thing in _things(step) if isinstance(thing, nn.Module) for p in thing.parameters()]
         self._graph = torch.cuda.CUDAGraph()
-        with no_collection(), torch.cuda.graph(self._graph, stream=stream), autocast():
+        with recorded_in(self._graph, stream), autocast():
             step(*self._inputs)
         self._gradients = [p.grad for p in self._parameters]
 
@@ -100,7 +100,7 @@ class RecordedPass:
         self._held = answer  # its network must live as long as its addresses are used
         self._x = torch.zeros(shape, dtype=like.dtype, device=like.device).contiguous(memory_format=torch.channels_last)
         self._graph = torch.cuda.CUDAGraph()
-        with no_collection(), torch.cuda.graph(self._graph, stream=stream):
+        with recorded_in(self._graph, stream):
             self._said = answer(self._x)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -140,7 +140,14 @@ def _rates(optimizers: list[Optimizer]) -> tuple[Hashable, ...]:
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
+def recorded_in(graph: torch.cuda.CUDAGraph, stream: Any) -> Iterator[None]:
+    """What is launched within is recorded. Other threads go on meanwhile: one of them copies to the host what is written to the disk."""
+    with _no_collection(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        yield
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
     """The garbage collector may free an older recording, which a GPU does not allow while another is made."""
     gc.collect()
     was_on = gc.isenabled()
