@@ -15,6 +15,7 @@ from unseen.data.domain import DomainDataset
 from unseen.experiment import departures, read_experiment
 from unseen.methods import METHODS
 from unseen.parts import PARTS, parts_of
+from unseen.parts.affine import Affine
 from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
 from unseen.parts.rsc import RSC
@@ -29,6 +30,7 @@ from unseen.world import build_world
 
 # The parts of local training, by field.
 LOCAL: dict[str, list[Any]] = {
+    "affine": [Affine()],
     "views": [RandConv(copies=1, styles="randconv"), FACT()],
     "mixstyle": [MixStyle(p=1.0), EFDMix(p=1.0), DSU(p=1.0)],
     "rsc": [RSC()],
@@ -48,9 +50,19 @@ def test_which_method_takes_which_part() -> None:
         assert takes["mixstyle"] == ["mixstyle", "efdmix", "dsu"], name
         assert takes["rsc"] == ["rsc"] and takes["jigen"] == ["jigen"], name
     assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv", "fact", "augmix"]
-    assert set(parts_of(METHODS["fedgca"])) == {"average", "schedule", "mixstyle", "sam"}  # its own views, its own server
-    assert set(parts_of(METHODS["feddag"])) == {"aggregation", "server", "bound", "average", "schedule", "views", "mixstyle", "sam"}
-    assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "server", "bound", "average", "schedule", "sam"}
+    assert set(parts_of(METHODS["fedgca"])) == {"affine", "average", "schedule", "mixstyle", "sam"}  # its own views, its own server
+    assert set(parts_of(METHODS["feddag"])) == {
+        "aggregation",
+        "server",
+        "bound",
+        "average",
+        "schedule",
+        "affine",
+        "views",
+        "mixstyle",
+        "sam",
+    }
+    assert set(parts_of(METHODS["elcfs"])) == {"aggregation", "server", "bound", "average", "schedule", "affine", "sam"}
     assert set(parts_of(METHODS["fedadg"])) == {"aggregation", "server", "bound", "average", "schedule", "views"}
     takers = {name for name, cls in METHODS.items() if "aggregation" in parts_of(cls)}
     assert takers >= {"elcfs", "fedadg", "fedavg", "feddag", "fedprox", "fedsam", "fedsb"}

@@ -6,6 +6,7 @@ import typing
 from typing import Any
 
 from unseen.parts.adjusting import GA, OMG
+from unseen.parts.affine import Affine
 from unseen.parts.aggregation import CEA, SHA, Mean, Uniform
 from unseen.parts.agreement import GMA
 from unseen.parts.augmix import AugMix
@@ -38,6 +39,7 @@ PARTS: dict[str, type[Configured]] = {
     "yogi": YogiServer,
     "ema": EMA,
     "tail": Tail,
+    "affine": Affine,
     "randconv": RandConv,
     "fact": FACT,
     "augmix": AugMix,

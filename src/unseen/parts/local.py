@@ -20,6 +20,7 @@ from unseen.networks.base import Outputs, TaskNet
 from unseen.ops.sharpness import sam_step
 from unseen.optimizers import OptimizerName, make_optimizer, unfit_optimizer
 from unseen.own_code import Own
+from unseen.parts.affine import Affine
 from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import MapStyle, mixed, mixing_of
 from unseen.parts.rsc import RSC
@@ -47,6 +48,7 @@ class Local(Configured):
     schedule: Schedule | None = hyper(None, "how the learning rate changes over the rounds")
     weight_decay: float = hyper(0.0, "weight decay", low=0.0)
     smoothing: float = hyper(0.0, "label smoothing: mass moved from the true class to all classes", low=0.0, high=1.0)
+    affine: Affine | None = hyper(None, "turns, magnifies and shifts each image, and masks with it")
     views: Views | None = hyper(None, "restyled copies that train along with each batch, and their consistency loss")
     mixstyle: MapStyle | None = hyper(None, "changes the style of feature maps within a batch")
     rsc: RSC | None = hyper(None, "mutes the features that speak most for the true class")
@@ -95,6 +97,8 @@ class Local(Configured):
     def _prepared(self, client: Client, batch: tuple[Tensor, ...], restyled: Restyle | None, times: int) -> tuple[Tensor, ...]:
         images, y, *more = batch
         order: list[Tensor] = []
+        if self.affine:
+            images, y = self.affine.moved(images, y, client.rng)
         if self.jigen:
             images, y, *order = self.jigen.puzzled(client, images, y)
         x = restyled(images, client.rng) if restyled else views_of(self.views, images, client.rng)
