@@ -35,6 +35,7 @@ ROWS = (  # of docs/pictures/rooms.svg, from the top
         "randomness",
         "errors",
         "files",
+        "machine",
         "version",
         "own_code",
     },

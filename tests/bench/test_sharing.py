@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from unseen.bench import sharing
-from unseen.bench.plan import read_benchmark
+from unseen.bench.plan import BenchmarkCell, read_benchmark
+from unseen.bench.sequential import run_benchmark
 from unseen.bench.sharing import best_jobs, sharing_the_gpu
+from unseen.runs.watch import Silent
 
 
 @pytest.fixture
@@ -51,20 +53,56 @@ def test_a_service_that_does_not_start_is_done_without(tmp_path: Path, service: 
         assert environment == {}
 
 
-def test_as_many_runs_as_cells_cores_and_memory_allow(service: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = read_benchmark({"data": "styled-digits", "methods": ["fedavg"], "seeds": [0, 1], "targets": ["plain", "outline"]}, None, None)
-    assert best_jobs(cells) == 1, "a CPU's cores are the clients'"
+CELLS = {"data": "styled-digits", "methods": ["fedavg"], "seeds": [0, 1], "targets": ["plain", "outline"], "rounds": 2}
 
-    def on_gpu(cell: Any) -> Any:
-        return SimpleNamespace(experiment=SimpleNamespace(device="cuda", rebuildable=cell.experiment.rebuildable))
 
-    shared = [on_gpu(cell) for cell in cells] * 5
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+def have(monkeypatch: pytest.MonkeyPatch, cores: int, memory: float = 64e9) -> None:
+    monkeypatch.setattr(sharing, "cores", lambda: cores)
+    monkeypatch.setattr(sharing, "memory", lambda: memory)
+
+
+def test_on_a_cpu_a_run_for_each_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = read_benchmark(CELLS, None, None)
+    for number, runs in ((1, 1), (2, 2), (4, 4), (16, 4)):
+        have(monkeypatch, number)
+        assert best_jobs(cells, tmp_path) == runs
+    assert best_jobs(cells * 3, tmp_path) == 12
+    assert best_jobs(cells[:3], tmp_path) == 1, "with fewer runs than a run has clients, these share the cores"
+    have(monkeypatch, 16, memory=13e9)
+    assert best_jobs(cells, tmp_path) == 3
+    have(monkeypatch, 2)
+    assert best_jobs(cells[:2], tmp_path) == 2 and best_jobs(cells[:1], tmp_path) == 1
+    assert best_jobs(read_benchmark({**CELLS, "threads": 2}, None, None), tmp_path) == 1
+
+
+def test_what_is_finished_needs_no_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    have(monkeypatch, 2)
+    cells = read_benchmark(CELLS, None, None)
+    run_benchmark(cells[:3], tmp_path, 1, Silent())
+    assert best_jobs(cells, tmp_path) == 1, "one run is left: its clients have both cores"
+    (tmp_path / cells[0].folder / "records.jsonl").write_text("")
+    assert best_jobs(cells, tmp_path) == 2
+
+
+def test_on_a_gpu_as_many_runs_as_cells_cores_and_memory_allow(service: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_gpu(cell: BenchmarkCell) -> Any:
+        experiment = SimpleNamespace(device="cuda", rounds=2, rebuildable=cell.experiment.rebuildable)
+        return SimpleNamespace(experiment=experiment, folder=cell.folder)
+
+    shared = [on_gpu(cell) for cell in read_benchmark(CELLS, None, None)] * 5
+    have(monkeypatch, 16)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (140e9, 140e9))
-    assert best_jobs(shared) == 8 and best_jobs(shared[:3]) == 3
+    assert best_jobs(shared, tmp_path) == 8 and best_jobs(shared[:3], tmp_path) == 3
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (25e9, 140e9))
-    assert best_jobs(shared) == 2
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    assert best_jobs(shared) == 1
+    assert best_jobs(shared, tmp_path) == 2
+    have(monkeypatch, 2)
+    assert best_jobs(shared, tmp_path) == 1
     monkeypatch.setattr(sharing, "_shares", lambda: False)
-    assert best_jobs(shared) == 1, "without the service they would take turns"
+    assert best_jobs(shared, tmp_path) == 1, "without the service they would take turns"
+
+
+def test_runs_in_memory_alone_stay_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    have(monkeypatch, 16)
+    cells = read_benchmark(CELLS, None, None)
+    own = SimpleNamespace(experiment=SimpleNamespace(device="cpu", rounds=2, rebuildable=False, threads=1), folder="own")
+    assert best_jobs([*cells, own], tmp_path) == 1  # type: ignore[list-item]

@@ -1,5 +1,6 @@
 """How many runs go at once on this machine, and how they share its GPU.
 
+On a CPU a run of three clients keeps two cores busy three quarters of the time, and sixteen a fifth of it; a run for each core wastes none.
 One run leaves a GPU idle between its kernels and while it starts, scores and saves. Processes that share a GPU take turns unless
 NVIDIA's multi-process service (MPS) lets their kernels run side by side. It is started here for the time of a benchmark, by this user
 and for these processes alone.
@@ -13,8 +14,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from unseen.bench.plan import BenchmarkCell
+from unseen.machine import cores, memory
+from unseen.runs.record import read_records
 
 __all__ = ["best_jobs", "sharing_the_gpu"]
 
@@ -22,18 +26,27 @@ _CONTROL = "nvidia-cuda-mps-control"
 _MOST = 8  # runs at once on one GPU: four trained 1.57 times the images of one on an H200; more than eight were not compared
 _CORES = 2  # of the machine's for each run on a GPU: one that fills the GPU's queue, one for the rest
 _ROOM = 10e9  # bytes of the GPU's memory for one run: data, network and recorded steps
+_CLIENTS = 4  # that a run on a CPU is reckoned to have: with fewer runs than these its clients, side by side, use the cores better
+_HOST_ROOM = 4e9  # bytes of the machine's memory for one run on a CPU
 
 
-def best_jobs(cells: Sequence[BenchmarkCell]) -> int:
-    """Runs at the same time: on a GPU as many as keep it busy and fit, on a CPU one, whose clients have all cores."""
-    first = cells[0].experiment
-    if first.device != "cuda" or not all(cell.experiment.rebuildable for cell in cells) or not _shares():
+def best_jobs(cells: Sequence[BenchmarkCell], out: Path) -> int:
+    """Runs at the same time: on a GPU as many as keep it busy and fit, on a CPU one a core, or one whose clients have all cores.
+
+    What is finished in `out` does not count.
+    """
+    open_ones = [cell for cell in cells if len(read_records(out / cell.folder / "records.jsonl")) < cell.experiment.rounds]
+    if not all(cell.experiment.rebuildable for cell in cells):
+        return 1
+    if cells[0].experiment.device != "cuda":
+        fitting = min(cores() // cells[0].experiment.threads, int(memory() / _HOST_ROOM))
+        return max(1, min(len(open_ones), fitting)) if len(open_ones) >= min(fitting, _CLIENTS) else 1
+    if not _shares():
         return 1
     import torch
 
     free, _ = torch.cuda.mem_get_info()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(_MOST, len(cells), cores // _CORES, int(free / _ROOM)))
+    return max(1, min(_MOST, len(open_ones), cores() // _CORES, int(free / _ROOM)))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 
 from unseen.cli.answers import answering, errors
 from unseen.cli.options import experiment_option
+from unseen.machine import cores
 
 if TYPE_CHECKING:
     from unseen.advice.advising import Advice
@@ -52,8 +52,7 @@ def advise(
         if seconds > 0:
             errors.print(f"timing a few steps of {method}, for about {seconds:g} s at most after the first", markup=False)
             costs = time_steps(method_class(method)(), sources, seconds, network=network, device=device)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        advice = advise_on(look, data, target, rounds, costs, cores, method)
+        advice = advise_on(look, data, target, rounds, costs, cores(), method)
         if as_json:
             typer.echo(json.dumps({"data": _plain(look), "advice": asdict(advice)}, indent=1))
         else:

@@ -134,7 +134,7 @@ def bench(
         _refuse_unknown_trackers(track or [])
         refuse_early(cells, out)
         alone = engine != "local" or workers is not None
-        at_once = wanted or (1 if alone else best_jobs(cells))
+        at_once = wanted or (1 if alone else best_jobs(cells, out))
         write_plan(values, cells, out)
         with looking_on_at_many(quiet, verbose, show_target) as watch:
             for note in notes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from unseen.errors import BadInput
 from unseen.experiment_options import options
+from unseen.machine import cores
 from unseen.methods import CLASSES
 
 if TYPE_CHECKING:
@@ -139,8 +139,7 @@ def default_workers(experiment: Experiment) -> int:
     """One process per core; one on a GPU, where tasks share the device."""
     if experiment.device == "cuda" or not experiment.rebuildable:
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // experiment.threads)
+    return max(1, cores() // experiment.threads)
 
 
 def merge(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

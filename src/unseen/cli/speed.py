@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import typer
 from unseen.cli.answers import answering, errors, refuse_unwritable, screen
 from unseen.cli.options import among, settings_from
 from unseen.cli.progress import steps as steps_bar
+from unseen.machine import cores
 
 if TYPE_CHECKING:
     from unseen.speed.measuring import Case, SpeedMeasured, SpeedPlan
@@ -127,7 +127,7 @@ def _plan(given: dict[str, Any]) -> SpeedPlan:
         "size": None if "data" in given else 224 if on_gpu else 64,
         "steps": 25 if on_gpu else 10,
         "precision": "bf16" if on_gpu else "fp32",
-        "threads": _cores(),
+        "threads": cores(),
     }
     chosen = {**usual, **given}
     for several in ("methods", "networks"):
@@ -148,10 +148,6 @@ def _outside_options(text: str) -> list[str]:
         else:
             names.append(piece)
     return names
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -140,7 +140,7 @@ def _tune(
         watch = Blind(seen)
 
         def run(cells: Sequence[BenchmarkCell]) -> dict[str, str]:
-            at_once = wanted or (1 if workers is not None else best_jobs(cells))
+            at_once = wanted or (1 if workers is not None else best_jobs(cells, out))
             if engine == "ray":
                 return on_ray(cells, out, address, watch)
             if at_once > 1 and len(cells) > 1:

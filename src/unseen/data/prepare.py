@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from unseen.data.cache import FORMAT
 from unseen.data.reading.piece import Block, Facts, Piece, ReadPlan
 from unseen.errors import BadInput
+from unseen.machine import cores
 from unseen.task import Classification, Segmentation, Task
 
 __all__ = ["Progress", "write_dataset"]
@@ -71,11 +72,6 @@ def write_dataset(
 def _outputs(task: Task) -> tuple[str, ...]:
     assert isinstance(task, Classification | Segmentation)
     return task.classes if isinstance(task, Classification) else task.structures
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _blocks(pieces: Sequence[Piece], size: int, workers: int) -> Iterator[Block | BadInput]:
