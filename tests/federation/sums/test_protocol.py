@@ -24,11 +24,11 @@ STEPS = range(1, 5)
 
 
 def steps(sites: int) -> list[int]:
-    """At three sites the survivors can only be all of them, so nobody is asked to consent."""
-    return [1, 2, 4] if sites == 3 else [1, 2, 3, 4]
+    """At three sites each is needed, so nothing is shared out, and there is nothing to consent to or to unmask."""
+    return [1, 2] if sites == 3 else [1, 2, 3, 4]
 
 
-def test_where_every_site_is_needed_there_is_no_consent() -> None:
+def test_where_every_site_is_needed_there_are_two_steps() -> None:
     assert {n: context_of(n).steps for n in (3, 4, 5, 6, 40)} == {n: steps(n) for n in (3, 4, 5, 6, 40)}
     assert [n for n in range(3, 64) if context_of(n).threshold == n] == [3]
 
@@ -55,9 +55,10 @@ def test_every_loss_at_every_step_leaves_the_exact_sum_or_none(sites: int) -> No
             run.run()
             survivors = [name for name in run.sites if lost.get(name, 9) > 2]
             assert run.server.survivors == survivors and run.total == added(survivors), lost
-            assert run.server.missing == dict.fromkeys(lost, "no answer in time")
+            assert run.server.missing == {name: "no answer in time" for name, step in lost.items() if step <= steps(sites)[-1]}
             sums += 1
-    assert sums == {3: 1, 4: 1 + 4 * 4, 5: 1 + 5 * 4}[sites]
+    lost_after_the_words = 3 * 2 + 2 * 2  # three sites alone and two together, at the two steps that three sites do not have
+    assert sums == {3: 1 + lost_after_the_words, 4: 1 + 4 * 4, 5: 1 + 5 * 4}[sites]
 
 
 def test_seven_sites_survive_the_loss_of_two_at_different_steps() -> None:
@@ -161,9 +162,10 @@ def test_what_was_kept_of_another_sum_is_not_taken() -> None:
         ServerSum(one, bytes(32), ServerSum(one, ASKED).to_bytes())
 
 
-def test_masked_words_are_the_words_and_known_masks_and_nothing_else() -> None:
-    """Worked out again from the seeds, in Python's integers: own mask, plus for later names, minus for earlier ones."""
-    run = SumInMemory(3)
+@pytest.mark.parametrize("sites", [3, 4])
+def test_masked_words_are_the_words_and_known_masks_and_nothing_else(sites: int) -> None:
+    """Worked out again from the seeds, in Python's integers: own mask among four, plus for later names, minus for earlier ones."""
+    run = SumInMemory(sites)
     run.run(until=2)
     kept = {name: SiteSecrets(run.context, name, bytes.fromhex(site._state["seed"]), BOXES[name]) for name, site in run.sites.items()}
     roster = Roster.read(run.context, run.sites["01"]._state["roster"])
@@ -180,9 +182,10 @@ def test_masked_words_are_the_words_and_known_masks_and_nothing_else() -> None:
 
     assert pair("00", "01") == pair("01", "00")
     masked = Words.from_bytes(run.answers["01", 2]).narrow.tolist()
-    masks = zip(stream(derive(kept["01"].own, "self", bound)), stream(pair("01", "02")), stream(pair("01", "00")), strict=True)
-    plain = words_of("01").narrow.tolist()
-    assert masked == [(word + own + later - earlier) % 2**32 for word, (own, later, earlier) in zip(plain, masks, strict=True)]
+    added_on = [stream(pair("01", later)) for later in ("02", "03")[: sites - 2]]
+    added_on += [stream(derive(kept["01"].own, "self", bound))] if sites == 4 else []
+    taken_off, plain = stream(pair("01", "00")), words_of("01").narrow.tolist()
+    assert masked == [(word + sum(more) - less) % 2**32 for word, less, *more in zip(plain, taken_off, *added_on, strict=True)]
 
 
 def test_the_words_of_one_site_look_uniform_whatever_they_are() -> None:
@@ -268,12 +271,16 @@ def test_wrong_shares_of_one_site_are_found_out() -> None:
 
 
 def test_where_too_many_shares_are_wrong_there_is_no_sum() -> None:
-    run = SumInMemory(3)
+    run = SumInMemory(4)
     honest = run.answer
 
     def lying(name: str, step: int, question: bytes) -> bytes:
         answer = honest(name, step, question)
-        return answer if (name, step) != ("00", 4) else pack({"own": {n: (7).to_bytes(33, "big").hex() for n in run.sites}, "masking": {}})
+        return (
+            answer
+            if (name, step) not in (("00", 4), ("01", 4))
+            else pack({"own": {n: (7).to_bytes(33, "big").hex() for n in run.sites}, "masking": {}})
+        )
 
     run.answer = lying  # type: ignore[method-assign]
     with pytest.raises(NoReplies, match="do not give back the secret of 00"):

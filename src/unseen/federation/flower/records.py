@@ -1,7 +1,7 @@
 """Signed messages inside Flower's: a large payload as one array of bytes, cut into pieces, and the rest beside it.
 
 Flower carries every record, every array and every piece as an object of its own, with several calls for each. So a small payload is
-beside the header: the steps of a secure sum are three or four exchanges, of which one is large.
+beside the header: the steps of a secure sum are two or four exchanges, of which one is large.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A secure sum at the server: three or four exchanges, of which the second brings the answers under masks."""
+"""A secure sum at the server: two exchanges among three sites, four among more. The second brings the answers under masks."""
 
 from __future__ import annotations
 
@@ -52,16 +52,17 @@ class Summing:
         going = ServerSum(context, hashlib.sha256(asked.bytes).digest(), state, sum_so_far, fewest)
         del sum_so_far
         told = _Told.read(journal)
-        while going.step != DONE:
+        while True:
             step = going.step
             self._one_step(going, asked, header, told)
             if step == _WORDS:
                 told.write(journal)
             going.advance()
+            if going.step == DONE:  # a server that is killed then asks the last step again: what comes of it is written below
+                break
             if step == _WORDS:
                 write_atomically(words, going.words_in_parts())
-            if going.step != DONE:  # a server that is killed then asks the last step again: what comes of it is written below
-                write_atomically(kept, going.to_bytes())
+            write_atomically(kept, going.to_bytes())
         try:
             mean = decode_mean(going.result, up_type, down, context, len(going.survivors))
             self._checker.refuse_misfit(mean, down, max(1, *context.counts.values()))
@@ -70,7 +71,7 @@ class Summing:
         journal.put_sum(encode_parts(mean), {name: told.staged.get(name, {}) for name in going.survivors}, told.epsilon)
         journal.close({name: why for name, why in going.missing.items() if name not in going.survivors})
         kept.unlink()
-        words.unlink()
+        words.unlink(missing_ok=True)
 
     def _one_step(self, going: ServerSum, asked: Question, header: Callable[[str, int], dict[str, Any]], told: _Told) -> None:
         step = going.step

@@ -266,14 +266,10 @@ class Responder:
 
     def _small_step(self, held: HeldStudy, place: Place, step: int, question: str, payload: bytes) -> SignedMessage:
         """Any other step of a secure sum. It needs neither data nor memories."""
-        summing = self._sum(held, place)
-        answer = summing.answer(step, payload)
+        answer = self._sum(held, place).answer(step, payload)
         about = {"study": held.study.digest, "question": question, "round": place.round, "ask": place.ask, "field": STEPS[step]}
         entry = {**about, "kind": "sum", "bytes": len(answer), "sha256": sha256_of(answer)}
-        signed = self._let_out(held, place, step, question, [entry], answer, {})
-        if step == LAST_STEP:
-            summing.forget()
-        return signed
+        return self._let_out(held, place, step, question, [entry], answer, {})
 
     def _refuse_unplanned(self, held: HeldStudy, place: Place, step: int) -> None:
         """A place that the study has, for this site."""
@@ -373,6 +369,8 @@ class Responder:
         header: dict[str, Any] = {"question": question, "status": "ok", "staged": staged, **({"epsilon": epsilon[0]} if epsilon else {})}
         ends = place.ask == SCORING_ASK and place.round == held.study.rounds
         held.keep_answer(place, step, Message(header, payload), sum(entry["bytes"] for entry in entries), ends)
+        if step:
+            self._sum(held, place).forget_after(step)
         fields = ", ".join(dict.fromkeys(str(entry["kind"]) for entry in entries))
         self._tell.of("answered", held, place, step, len(payload), fields or "nothing but that it is done")
         if ends:

@@ -73,9 +73,10 @@ class SumStep:
         down, up = work()
         return going.mask(encode_answer(up, down, self._context, self.site, entries))
 
-    def forget(self) -> None:
-        """The sum is done, and its secrets are needed no more."""
-        self.held.sum_file(self.place).unlink(missing_ok=True)
+    def forget_after(self, step: int) -> None:
+        """Once the answer to the last step is on the disk, the secrets of the sum are needed no more."""
+        if step == self._context.steps[-1]:
+            self.held.sum_file(self.place).unlink(missing_ok=True)
 
     @property
     def _context(self) -> SumContext:

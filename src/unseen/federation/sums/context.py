@@ -59,9 +59,18 @@ class SumContext:
         return 2 * len(self.sites) // 3 + 1
 
     @property
+    def all_needed(self) -> bool:
+        """Whether there is no sum without every site (there are three). Then the masks of pairs are enough, and no secret is shared out."""
+        return self.threshold == len(self.sites)
+
+    @property
     def steps(self) -> list[int]:
-        """The steps of this sum. Where every site is needed, the survivors can only be all of them, and there is nothing to consent to."""
-        return [step for step, name in STEPS.items() if name != "consent" or self.threshold < len(self.sites)]
+        """The steps of this sum. Where every site is needed, all masks cancel in the sum: nothing is to be consented to or unmasked."""
+        return [1, 2] if self.all_needed else [*STEPS]
+
+    def receivers(self, site: str) -> list[str]:
+        """To whom a site gives shares of its secrets, and who give it theirs."""
+        return [] if self.all_needed else self.partners[site]
 
     @cached_property
     def number(self) -> dict[str, int]:
@@ -105,12 +114,12 @@ class SumContext:
         return True
 
     def _signed(self, purpose: str, content: bytes) -> bytes:
-        return f"unseen sum 2 {purpose} ".encode() + self.digest + digest(content)
+        return f"unseen sum 3 {purpose} ".encode() + self.digest + digest(content)
 
 
 def derive(secret: bytes, label: str, *context: bytes, length: int = 32) -> bytes:
     """Bytes for one use, from a secret and everything that they are to hold for."""
-    return HKDF(SHA256(), length, salt=None, info=f"unseen sum 2 {label} ".encode() + digest(*context)).derive(secret)
+    return HKDF(SHA256(), length, salt=None, info=f"unseen sum 3 {label} ".encode() + digest(*context)).derive(secret)
 
 
 def digest(*parts: bytes) -> bytes:

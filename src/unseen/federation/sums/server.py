@@ -46,8 +46,7 @@ class ServerSum:
     @property
     def expected(self) -> list[str]:
         """Whose answer to this step is still to come: those who answered all steps before it."""
-        consented = self._signatures if 3 in self._context.steps else self._survivors
-        asked: Collection[str] = {1: self._context.sites, _WORDS: self._keys, 3: self._survivors, 4: consented}.get(self.step, ())
+        asked: Collection[str] = {1: self._context.sites, _WORDS: self._keys, 3: self._survivors, 4: self._signatures}.get(self.step, ())
         return sorted(set(asked) - set(self._answered()))
 
     def questions(self) -> dict[str, bytes]:
@@ -84,7 +83,7 @@ class ServerSum:
         keys = PublicKeys.read(given["keys"], self._context, site)
         if keys.mask.hex() in {other["mask"] for other in self._keys.values()}:
             raise RefusedReply("keys that another site showed")
-        boxes = hex_bytes(given["boxes"], self._context.partners[site], BYTES_OF_BOX, "boxes")
+        boxes = hex_bytes(given["boxes"], self._context.receivers(site), BYTES_OF_BOX, "boxes")
         self._keys[site], self._boxes[site] = keys.plain(), {name: box.hex() for name, box in boxes.items()}
 
     def _take_words(self, site: str, answer: bytes | memoryview) -> None:

@@ -1,4 +1,4 @@
-"""A site's side of one sum: four steps, each answered once.
+"""A site's side of one sum: four steps, or two among three sites, each answered once.
 
     1 keys      the site shows keys for this sum, signed, and shares its secrets among all sites, encrypted for each
     2 words     it sends its answer in fixed point under masks
@@ -10,8 +10,8 @@ gives both kinds for one site. Two sets cannot both have the signatures of two t
 Masks depend on everything that the sites must have been shown alike: the keys, the question. A server that shows one site something
 else gets words whose masks do not cancel.
 
-Where every site is needed (there are three), the survivors can only be all sites. No site gives a share of a masking key then, whatever
-it is shown, so there is no third step.
+Where every site is needed (there are three), a sum of fewer is none, and nobody who is lost is made up for. So a site masks its words
+with its partners alone, shares no secret, and is asked no third and fourth step: in the sum of all sites, and only there, the masks cancel.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class SiteSum:
         if self._site not in roster.keys or roster.keys[self._site] != self._secrets.public(self._key):
             raise RefusedReply("a secure sum with other keys of this site than it gave")
         roster.refuse_too_few(self._site, roster.names, "sites with keys")
-        boxes = hex_bytes(held["boxes"], roster.partners(self._site), BYTES_OF_BOX, "boxes")
+        senders = [name for name in self._context.receivers(self._site) if name in roster.keys]
+        boxes = hex_bytes(held["boxes"], senders, BYTES_OF_BOX, "boxes")
         self._once(2, question + asked)
         self._roster = roster
         plain = {name: box.hex() for name, box in boxes.items()}
@@ -84,7 +85,7 @@ class SiteSum:
         Masks are used once: other words under the same masks would tell the difference. So after an answer only the same one is given.
         """
         roster, bound = self._known(), bytes.fromhex(self._state["bound"])
-        plus, minus = [self_key(self._secrets.own, bound)], list[bytes]()
+        plus, minus = [] if self._context.all_needed else [self_key(self._secrets.own, bound)], list[bytes]()
         for partner in roster.partners(self._site):
             key = pair_key(self._secrets.mask, roster.keys[partner].mask, bound)
             (plus if self._site < partner else minus).append(key)
@@ -110,12 +111,8 @@ class SiteSum:
         """Step 4: the question holds signatures of the same survivors, the answer one share of each site that this one holds shares of."""
         self._refuse_out_of_order(4, question)
         roster, signed = self._known(), unpack(question, "signatures")["signatures"]
-        if 3 in self._context.steps:
-            survivors = set(self._state["survivors"])
-            self._refuse_unsigned(roster, survivors, signed)
-        else:
-            survivors = set(self._context.sites)  # no others are possible: each of them is needed
-            hex_bytes(signed, [], 64, "signatures")
+        survivors = set(self._state["survivors"])
+        self._refuse_unsigned(roster, survivors, signed)
         self._once(4, question)
         own: dict[str, str] = {}
         masking: dict[str, str] = {}

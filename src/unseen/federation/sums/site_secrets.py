@@ -50,11 +50,10 @@ class SiteSecrets:
         return self._derived(label, length=RANDOM_BYTES * (self._context.shares_needed - 1))
 
     def boxes(self, keys: PublicKeys) -> dict[str, bytes]:
-        """The shares of all holders but this site, each encrypted for its holder, and bound to the keys that it goes with."""
+        """The shares for each receiver, encrypted for it, and bound to the keys that they go with."""
         return {
-            name: self._cipher(name, keys, self._site, name).encrypt(_NONCE, share, None)
-            for name, share in self.shares.items()
-            if name != self._site
+            name: self._cipher(name, keys, self._site, name).encrypt(_NONCE, self.shares[name], None)
+            for name in self._context.receivers(self._site)
         }
 
     def open_box(self, sender: str, keys: PublicKeys, box: bytes) -> bytes | None:
@@ -81,7 +80,7 @@ def self_key(own: bytes, bound: bytes) -> bytes:
 
 
 def seal_of(own: bytes) -> bytes:
-    return hashlib.sha256(b"unseen sum 2 seal " + own).digest()
+    return hashlib.sha256(b"unseen sum 3 seal " + own).digest()
 
 
 def fits_seal(own: bytes, keys: PublicKeys) -> bool:
