@@ -17,7 +17,7 @@ from unseen.device.compiling import compiled
 from unseen.networks import build_network
 from unseen.networks.kernels import plain_versions
 from unseen.speed.measuring import fastest
-from unseen.task import Classification
+from unseen.task import Classification, Segmentation
 
 STEPS = 50
 
@@ -28,8 +28,8 @@ def clock() -> float:
 
 
 def step(name: str, batch: int, size: int, through_compiler: bool) -> BareStep:
-    task = Classification(tuple("abcdefg"))
-    net = build_network(name, outputs=7, channels=3, size=(size, size))
+    task = Segmentation(("disc", "cup")) if name == "unet" else Classification(tuple("abcdefg"))
+    net = build_network(name, outputs=task.outputs, channels=3, size=(size, size))
     through = {"through": compiled} if through_compiler else {}
     labels = made_up_labels(task, batch, (size, size))
     return BareStep(net, task.loss, (batch, 3, size, size), labels, torch.device("cuda"), "bf16", **through)

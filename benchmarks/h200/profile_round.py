@@ -2,7 +2,8 @@
 
 Needs a GPU. Made-up images of 224 pixels; three clients whose last batch is incomplete, as real ones are:
     python benchmarks/h200/profile_round.py fedavg,compiled fedgca,batch=32,images=403 elcfs,batch=32,images=403
-A case is a method, `compiled` if its passes are to be compiled, and settings; `images` is what each client holds.
+A case is a method, `compiled` if its passes are to be compiled, and settings; `images` is what each client holds,
+`network` may be unet, `side` is in pixels.
 """
 
 from __future__ import annotations
@@ -46,15 +47,13 @@ def rounds_of(case: str, folder: str) -> tuple[_Rounds, int]:
     name, *given = case.split(",")
     compiled = "compiled" in given
     values: dict[str, Any] = settings_from([one for one in given if one != "compiled"])
-    images = values.pop("images", 1843)
+    images, network, side = values.pop("images", 1843), values.pop("network", "resnet18"), values.pop("side", SIDE)
     cls = method_class(name)
     own = {s.name for s in settings_of(cls)}
     plain = {key: value for key, value in {"batch": 64, "epochs": 1, **_ONE_PASS.get(name, {})}.items() if key in own}
     method = settings.build(cls, {**plain, **values}, PARTS)
-    data = synthetic(images, 16, SIDE)
-    experiment = Experiment(
-        method, data=data, target=TARGET, augment="none", network="resnet18", device=DEVICE, precision="bf16", threads=4
-    )
+    data = synthetic(images, 16, side, segmentation=network == "unet")
+    experiment = Experiment(method, data=data, target=TARGET, augment="none", network=network, device=DEVICE, precision="bf16", threads=4)
     return _Rounds(replace(build_world(experiment), compiled=compiled), Path(folder)), 3 * images
 
 

@@ -13,6 +13,7 @@ from unseen.device.compiling import compiled
 from unseen.device.twice import DifferentiatedTwice
 from unseen.networks import build_network
 from unseen.networks.fast_layers import DepthwiseConv2d, PointwiseConv2d, StemConv2d, StemMaxPool2d
+from unseen.networks.instance_norm import instance_normed
 from unseen.networks.kernels import plain_versions
 from unseen.networks.padding import mirrored_edges
 
@@ -28,6 +29,15 @@ class NormTwice(nn.BatchNorm2d):
 class MirroredEdges(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return mirrored_edges(x)
+
+
+class InstanceNorm(nn.Module):
+    def __init__(self, relu: bool) -> None:
+        super().__init__()
+        self._relu = relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        return instance_normed(x, self._relu)
 
 
 TWICE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -48,6 +58,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "depthwise, small": (lambda: DepthwiseConv2d(130, 1), (2, 130, 7, 7)),
     "depthwise, stride 2": (lambda: DepthwiseConv2d(33, 2), (2, 33, 16, 19)),
     "depthwise, large": (lambda: DepthwiseConv2d(32, 2), (2, 32, 41, 36)),
+    "instance norm": (lambda: InstanceNorm(False), (3, 70, 9, 8)),
+    "instance norm with ReLU": (lambda: InstanceNorm(True), (2, 16, 130, 97)),
+    "instance norm of few images": (lambda: InstanceNorm(True), (1, 3, 300, 211)),
     "pointwise": (lambda: PointwiseConv2d(24, 40), (2, 24, 9, 8)),
 }
 
@@ -116,7 +129,7 @@ def test_gradients_of_a_pooled_tie_go_where_pytorch_sends_them() -> None:
     torch.testing.assert_close(own.grad, plain.grad)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "unet:width=8,depth=3"])
 def test_a_network_trains_as_with_pytorchs_layers(name: str) -> None:
     x, y = numbers((8, 3, 64, 64), 3).cuda().contiguous(memory_format=torch.channels_last), torch.arange(8).cuda() % 5
 
@@ -124,7 +137,8 @@ def test_a_network_trains_as_with_pytorchs_layers(name: str) -> None:
         torch.manual_seed(0)
         net = build_network(name, outputs=5, channels=3, size=(64, 64)).cuda().to(memory_format=torch.channels_last)
         with torch.backends.cudnn.flags(allow_tf32=False):
-            loss = F.cross_entropy(net(x), y)
+            logits = net(x)
+            loss = F.cross_entropy(logits if logits.ndim == 2 else logits.mean((2, 3)), y)
             loss.backward()
         return float(loss), torch.cat([p.grad.flatten() for p in net.parameters()])
 

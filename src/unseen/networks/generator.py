@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unseen.networks.instance_norm import instance_normed
 from unseen.networks.kernels import has_kernels
 from unseen.networks.padding import mirrored_edges
 
@@ -76,9 +77,4 @@ class _InstanceNorm2d(nn.InstanceNorm2d):
         self._relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        if not has_kernels(x.device):
-            normalised = super().forward(x)
-            return normalised.relu_() if self._relu else normalised
-        from unseen.networks.instance_norm_kernel import instance_normalised  # takes Triton
-
-        return instance_normalised(x, self.eps, self._relu)
+        return instance_normed(x, self._relu, self.eps)

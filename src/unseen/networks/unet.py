@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from unseen.errors import BadInput
 from unseen.networks.headed import HeadedNet
+from unseen.networks.instance_norm import instance_normed
+from unseen.networks.kernels import has_kernels
 
 __all__ = ["UNet", "unet"]
 
@@ -59,14 +61,14 @@ class _Down(nn.Module):
 
     def __init__(self, entering: int, leaving: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(entering, leaving, 3, padding=1)
-        self.conv2 = nn.Conv2d(leaving, leaving, 3, padding=1)
-        self.conv3 = nn.Conv2d(leaving, leaving, 3, padding=1)
+        self.conv1 = _NormedConv2d(entering, leaving, 3)
+        self.conv2 = _NormedConv2d(leaving, leaving, 3)
+        self.conv3 = _NormedConv2d(leaving, leaving, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.instance_norm(self.conv1(x))
-        x = F.relu(F.instance_norm(self.conv2(x)))
-        return F.relu(F.instance_norm(self.conv3(x)))
+        x = instance_normed(self.conv1(x))
+        x = instance_normed(self.conv2(x), relu=True)
+        return instance_normed(self.conv3(x), relu=True)
 
 
 class _Up(nn.Module):
@@ -77,16 +79,28 @@ class _Up(nn.Module):
 
     def __init__(self, planes: int, deepest: bool) -> None:
         super().__init__()
-        self.narrow = None if deepest else nn.Conv2d(2 * planes, planes, 3, padding=1)
-        self.halve = nn.Conv2d(planes, planes // 2, 1)
-        self.join = nn.Conv2d(planes, planes, 3, padding=1)
+        self.narrow = None if deepest else _NormedConv2d(2 * planes, planes, 3)
+        self.halve = _NormedConv2d(planes, planes // 2, 1)
+        self.join = _NormedConv2d(planes, planes, 3)
 
     def forward(self, coarse: Tensor, skip: Tensor) -> Tensor:
         if self.narrow is not None:
-            coarse = F.relu(F.instance_norm(self.narrow(coarse)))
+            coarse = instance_normed(self.narrow(coarse), relu=True)
         large = F.interpolate(coarse, size=skip.shape[-2:], mode="nearest")  # twice the size; fits odd sides too
-        large = F.relu(F.instance_norm(self.halve(large)))
-        return F.relu(F.instance_norm(self.join(torch.cat([skip, large], 1))))
+        large = instance_normed(self.halve(large), relu=True)
+        return instance_normed(self.join(torch.cat([skip, large], 1)), relu=True)
+
+
+class _NormedConv2d(nn.Conv2d):
+    """A convolution before instance norm, which takes away whatever a bias adds. On a GPU it is not added, and its gradient is 0."""
+
+    def __init__(self, entering: int, leaving: int, side: int) -> None:
+        super().__init__(entering, leaving, side, padding=side // 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.bias is None or not has_kernels(x.device):
+            return super().forward(x)
+        return F.conv2d(x, self.weight + 0 * self.bias[:, None, None, None], padding=self.padding)
 
 
 def unet(outputs: int, channels: int = 3, size: tuple[int, int] = (384, 384), width: int = 16, depth: int = 5) -> UNet:
