@@ -12,7 +12,7 @@ from unseen import Experiment
 from unseen.data.domain import DomainDataset
 from unseen.method import RoundAverage
 from unseen.methods import METHODS
-from unseen.parts.round_averages import EMA, Tail
+from unseen.parts.round_averages import EMA, Polynomial, Tail
 from unseen.runs.folder import RunFolder, read_checkpoint
 from unseen.runs.watch import Silent
 from unseen.state import State, same_bits
@@ -37,7 +37,15 @@ def averaged(part: RoundAverage, values: list[float]) -> list[float]:
 def test_by_hand() -> None:
     assert averaged(EMA(decay=0.75), [4.0, 8.0, 0.0]) == [4.0, 5.0, 3.75]
     assert averaged(Tail(rounds=2), [4.0, 8.0, 0.0, 1.0]) == [4.0, 6.0, 4.0, 0.5]
+    assert averaged(Polynomial(power=0.0), [4.0, 8.0, 0.0]) == [4.0, 6.0, 4.0]
+    assert averaged(Polynomial(power=1.0), [4.0, 7.0, 0.0]) == [4.0, 6.0, 3.0], "weights 1, 2 and 3"
     assert averaged(EMA(decay=0.0), [4.0, 8.0]) == averaged(Tail(rounds=1), [4.0, 8.0]) == [4.0, 8.0]
+
+
+def test_half_of_a_polynomial_average_lies_in_the_last_tenth_of_the_rounds() -> None:
+    rounds = 1000
+    steps = [0.0] * (rounds * 9 // 10) + [1.0] * (rounds // 10)
+    assert averaged(Polynomial(), steps)[-1] == pytest.approx(0.5, abs=0.05)
 
 
 def go(data: DomainDataset, name: str, out: Path, average: RoundAverage | None, rounds: int = 3, resume: bool = False) -> Result:
@@ -46,7 +54,7 @@ def go(data: DomainDataset, name: str, out: Path, average: RoundAverage | None, 
 
 
 @pytest.mark.parametrize("name", ["fedavg", "feddyn"])
-@pytest.mark.parametrize("average", [EMA(0.5), Tail(2)], ids=["ema", "tail"])
+@pytest.mark.parametrize("average", [EMA(0.5), Tail(2), Polynomial()], ids=["ema", "tail", "polynomial"])
 def test_training_goes_on_from_the_raw_model_and_the_average_is_scored(
     name: str, average: RoundAverage, tiny: DomainDataset, tmp_path: Path
 ) -> None:
@@ -64,7 +72,7 @@ def test_training_goes_on_from_the_raw_model_and_the_average_is_scored(
     assert scored[0]["source"] == first[0]["source"] and scored[2]["source"] != first[2]["source"]
 
 
-@pytest.mark.parametrize("average", [EMA(0.5), Tail(2)], ids=["ema", "tail"])
+@pytest.mark.parametrize("average", [EMA(0.5), Tail(2), Polynomial()], ids=["ema", "tail", "polynomial"])
 def test_a_resumed_run_averages_the_same(average: RoundAverage, tiny: DomainDataset, tmp_path: Path) -> None:
     go(tiny, "fedavg", tmp_path / "whole", average)
     go(tiny, "fedavg", tmp_path / "parts", average, rounds=1)

@@ -13,7 +13,7 @@ from unseen.parts.augmix import AugMix
 from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
 from unseen.parts.robust import Median, NormBound, Trimmed
-from unseen.parts.round_averages import EMA, Tail
+from unseen.parts.round_averages import EMA, Polynomial, Tail
 from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
 from unseen.parts.schedules import Cosine, Step, WarmUp
@@ -39,6 +39,7 @@ PARTS: dict[str, type[Configured]] = {
     "yogi": YogiServer,
     "ema": EMA,
     "tail": Tail,
+    "polynomial": Polynomial,
     "affine": Affine,
     "randconv": RandConv,
     "fact": FACT,

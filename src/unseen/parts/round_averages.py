@@ -12,7 +12,7 @@ from unseen.ops.averaging import mean
 from unseen.settings import hyper
 from unseen.state import State
 
-__all__ = ["EMA", "Tail"]
+__all__ = ["EMA", "Polynomial", "Tail"]
 
 
 @dataclass(frozen=True)
@@ -51,3 +51,33 @@ class Tail(RoundAverage):
 
     def model(self, kept: list[State]) -> State:
         return mean(kept)
+
+
+@dataclass(frozen=True)
+class Polynomial(RoundAverage):
+    """The mean over all rounds so far, in which a round's number to some power is its weight (Shamir and Zhang, ICML 2013).
+
+    The first rounds fade, however many follow: nothing depends on how long a run is. One model is kept, in float64; integer buffers
+    are the latest.
+    """
+
+    name: ClassVar[str] = "polynomial"
+
+    power: float = hyper(6.0, "0: the plain mean; 6: half of the weight lies in the last tenth of the rounds", low=0.0, high=1000.0)
+
+    def keep(self, kept: list[State], model: State) -> list[State]:
+        latest = {name: value.detach().cpu().clone() for name, value in model.items()}  # whose types the average is given in
+        average = {name: value.double() if value.is_floating_point() else value for name, value in latest.items()}
+        rounds = 1
+        if kept:
+            before, _, counted = kept
+            rounds = int(counted["rounds"]) + 1
+            share = (self.power + 1) / (self.power + rounds)
+            for name, value in average.items():
+                if value.is_floating_point():
+                    average[name] = torch.lerp(before[name], value, share)
+        return [average, latest, {"rounds": torch.tensor(rounds)}]
+
+    def model(self, kept: list[State]) -> State:
+        average, latest, _ = kept
+        return {name: value.to(latest[name].dtype) for name, value in average.items()}
