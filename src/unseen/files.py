@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +23,20 @@ def write_atomically(path: Path, data: Part | tuple[Part, ...], mode: int = 0o66
             file.flush()
             os.fsync(file.fileno())
         os.replace(scratch, path)
+        _keep_names(path.parent)
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def _keep_names(folder: Path) -> None:
+    """A folder's names on the disk: after a power loss the file is still the new one. Some systems and shares cannot do it."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def append_whole(path: Path, at: int, lines: bytes, then: Callable[[], None] = lambda: None) -> None:

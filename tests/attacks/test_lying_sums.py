@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from conftest import tiny_classification
 from dishonest_server import Answer, DishonestServer
 from federation_in_memory import FederationInMemory
+from unseen import Experiment, FedAvg
+from unseen.errors import NoReplies
 from unseen.federation.kits import open_kit
 from unseen.federation.server.exchange import Terms
 from unseen.federation.server.proposing import propose
@@ -20,6 +22,8 @@ from unseen.federation.site.policy import Policy
 from unseen.federation.study.approvals import approve, read_approval
 from unseen.federation.sums.context import pack
 from unseen.methods.fedavg import Down
+from unseen.runs.watch import Silent
+from unseen.training import train
 
 THREE = tiny_classification((80, 60, 60))
 SITES = ("a", "b", "c")
@@ -89,6 +93,18 @@ def test_a_site_whose_answer_and_secrets_are_gone_masks_nothing_again(tmp_path: 
     lost.unlink()
     refused = server.step("a", 2, words_question(shown, "a"))
     assert not refused.given and "of a secure sum" in refused.reason and not lost.exists()
+
+
+def test_secrets_that_a_kill_left_behind_go_with_the_next_question(tmp_path: Path) -> None:
+    """Killed between its answer, which is on the disk, and the secrets' end."""
+    server = InTheMiddle(tmp_path)
+    assert all(server.tell(site).given for site in SITES)
+    shown = server.keys()
+    [secrets] = tmp_path.glob("a/studies/*/sums/*")
+    kept = secrets.read_bytes()
+    assert server.step("a", 2, words_question(shown, "a")).given and not secrets.exists()
+    secrets.write_bytes(kept)
+    assert server.step("a", 2, words_question(shown, "a")).given and not secrets.exists()
 
 
 def test_the_server_cannot_put_in_a_key_of_its_own(tmp_path: Path) -> None:
@@ -163,3 +179,40 @@ def test_a_site_whose_key_for_sums_is_gone_says_so(tmp_path: Path) -> None:
     secret.unlink()
     refused = server.step("a", 1)
     assert not refused.given and "key for the sums of this study is gone; propose the study anew" in refused.reason
+
+
+class Omitting:
+    """A carrier that asks one site nothing but what data it has."""
+
+    def __init__(self, federation: FederationInMemory, left_out: str) -> None:
+        self._responders, self._left_out = federation.carrier.responders, left_out
+
+    def exchange(self, messages: Any, seconds: float) -> Any:
+        for site, message in messages.items():
+            asked = site != self._left_out or json.loads(message.header)["task"] == "hello"
+            yield site, self._responders[site].answer(message) if asked else "not asked"
+
+
+def sum_without(federation: FederationInMemory, left_out: str, out: Path) -> None:
+    carrier = federation.carrier
+    federation.carrier = Omitting(federation, left_out)
+    experiment = Experiment(FedAvg(batch=16), "town", None, rounds=1, network="small_cnn:width=2", augment="none", device="cpu")
+    try:
+        train(experiment, out, watch=Silent(), elsewhere=federation.federate(experiment, sums=True))
+    finally:
+        federation.carrier = carrier
+
+
+def test_one_experiment_summed_again_without_another_site_is_refused(tmp_path: Path) -> None:
+    """Four sums of three, each without another of four sites, would tell what every site gave."""
+    data = tiny_classification((80, 60, 60, 60))
+    by_rule = Policy(studies="by-rule", secure_sums=True, minimum_clients=2)
+    federation = FederationInMemory(tmp_path / "f", data, None, dict.fromkeys("abcd", by_rule), by_rule=False)
+    sum_without(federation, "d", tmp_path / "first")
+    sum_without(federation, "d", tmp_path / "again")  # the same sites: the same sum
+    with pytest.raises(NoReplies, match="1 of 3 sites gave a usable answer"):
+        sum_without(federation, "c", tmp_path / "other")
+    entries = [*federation.carrier.responders["a"]._ledger.entries()]
+    [reason] = {entry["reason"] for entry in entries if entry["kind"] == "refusal" and entry["task"] == "agreed"}
+    assert "summed among a, b, c before, now it would be a, b, d" in reason
+    assert [sorted(entry["sites"]) for entry in entries if entry["kind"] == "summed"] == [["a", "b", "c"]] * 2

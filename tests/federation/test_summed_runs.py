@@ -62,6 +62,18 @@ def test_a_method_with_memories_finds_them_in_the_next_round(tmp_path: Path) -> 
     assert [record["missing"] for record in result.records] == [{}, {}, {}]
 
 
+def test_a_file_that_a_kill_left_half_written_stops_no_later_round(tmp_path: Path) -> None:
+    federation = FederationInMemory(tmp_path / "federation", FOUR, FOUR.names[-1])
+    experiment = Experiment(build(METHODS["fedsb"], SEEDS["fedsb"], PARTS), FOUR.name, FOUR.names[-1], rounds=4)
+    run = federation.federate(experiment, sums=True)
+    [study] = (tmp_path / "federation" / "a").glob("studies/*/")
+    (study / "sums").mkdir()
+    left = study / "sums" / ".1.1.4711.tmp"
+    left.write_bytes(b"half of the secrets")
+    result = train(experiment, tmp_path / "run", watch=Silent(), elsewhere=run)
+    assert [record["missing"] for record in result.records] == [{}] * 4 and not left.exists()
+
+
 @pytest.mark.parametrize(("data", "every"), [(FOUR, 12), (FIVE, 15)], ids=["three sites", "four sites, who consent"])
 def test_kills_between_the_steps_of_a_sum_change_no_bit(data: DomainDataset, every: int, tmp_path: Path) -> None:
     whole, _ = go("fedsb", tmp_path / "whole", True, data=data)

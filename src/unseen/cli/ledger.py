@@ -70,6 +70,8 @@ def _told(entry: dict[str, Any]) -> str:
         return f"{begin}REFUSED: {entry.get('reason')}"
     if entry.get("kind") == "look":
         return f"{begin}a study would part the data in another way ({entry.get('split')}); whether the rules allow it was looked at"
+    if entry.get("kind") == "summed":
+        return f"{begin}what is summed in this study is summed among {', '.join(entry.get('sites', []))}"
     if entry.get("kind") == "approval":
         by = "a person" if entry.get("by") == "hand" else "rule"
         counts = f"{entry.get('train')} to train, {entry.get('validation')} to validate" if entry.get("train") is not None else "no counts"

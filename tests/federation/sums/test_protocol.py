@@ -178,7 +178,8 @@ def test_masked_words_are_the_words_and_known_masks_and_nothing_else(sites: int)
 
     def pair(one: str, other: str) -> bytes:
         public = X25519PublicKey.from_public_bytes(roster.keys[other].mask)
-        return derive(X25519PrivateKey.from_private_bytes(kept[one].mask).exchange(public), "pair", bound)
+        both = sorted([roster.keys[one].mask, roster.keys[other].mask])
+        return derive(X25519PrivateKey.from_private_bytes(kept[one].mask).exchange(public), "pair", bound, *both)
 
     assert pair("00", "01") == pair("01", "00")
     masked = Words.from_bytes(run.answers["01", 2]).narrow.tolist()

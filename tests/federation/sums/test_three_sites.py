@@ -13,7 +13,7 @@ import pytest
 from sums_in_memory import ASKED, BOXES, KEYS, SumInMemory, added, site_sum
 from unseen.errors import RefusedReply
 from unseen.federation.sums.context import pack
-from unseen.federation.sums.roster import Roster
+from unseen.federation.sums.roster import PublicKeys, Roster
 from unseen.federation.sums.server import ServerSum
 from unseen.federation.sums.site import SiteSum, bound_to
 from unseen.federation.sums.site_secrets import SiteSecrets, pair_key
@@ -122,6 +122,30 @@ def test_with_one_site_on_its_side_the_server_learns_the_sum_of_the_other_two_an
     total = masked["00"]
     total.add(masked["01"])
     assert looks_random(total), "and do not cancel, since the two were shown different keys"
+
+
+def with_a_bit_that_x25519_ignores(key: bytes) -> bytes:
+    return key[:31] + bytes([key[31] | 0x80])
+
+
+def with_the_point_of_order_two(key: bytes) -> bytes:
+    """1 / u, which is a regular key."""
+    field = 2**255 - 19
+    return pow(int.from_bytes(key, "little"), -1, field).to_bytes(32, "little")
+
+
+@pytest.mark.parametrize("disguised", [with_a_bit_that_x25519_ignores, with_the_point_of_order_two])
+@pytest.mark.parametrize(("victim", "honest", "liar"), [("01", "00", "02"), ("01", "02", "00"), ("00", "01", "02"), ("02", "01", "00")])
+def test_another_sites_key_in_disguise_cancels_no_mask(victim: str, honest: str, liar: str, disguised: Any) -> None:
+    """Whoever agrees with it agrees on the honest site's secret: the site between the two would add and take off the same stream."""
+    run = SumInMemory(3)
+    keys = {name: json.loads(run.sites[name].keys())["keys"] for name in (victim, honest)}
+    copied = disguised(bytes.fromhex(keys[honest]["mask"]))
+    keys[liar] = PublicKeys.signed(copied, bytes(32), run.context, liar, KEYS[liar]).plain()
+    run.sites[victim].take_keys(pack({"keys": keys, "boxes": {}}), ASKED)
+    words = Words.from_bytes(run.sites[victim].mask(SEVENS.copy()))
+    assert looks_random(words)
+    assert np.mean(words.narrow & 1 == SEVENS.narrow & 1) == pytest.approx(0.5, abs=0.05), "nor does a mask count twice"
 
 
 def test_secrets_of_one_sum_open_no_other() -> None:

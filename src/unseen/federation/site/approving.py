@@ -126,6 +126,28 @@ class Approver:
                 f"minimum_clients: {len(signed)} sites that this one knows have signed, {self._policy.minimum_clients} are asked for"
             )
 
+    def refuse_other_sums(self, study: Study, approvals: Mapping[str, Approval]) -> None:
+        """Answers from the same data are always summed among the same sites, unless a person was shown others.
+
+        The server says who approved. It could begin one experiment several times, each time without another site: every sum would be a
+        regular one, and their differences the answers of single sites.
+        """
+        if not study.sums or self._evaluates:
+            return
+        sites = {name: study.participants[name].signing for name in study.training if name in approvals}
+        entries = [entry for entry in self._ledger.entries() if entry.get("data") == self._data]
+        before = [entry for entry in entries if entry.get("kind") == "summed"]
+        if any(entry["study"] == study.digest for entry in before):
+            return
+        by_hand = any(e.get("kind") == "approval" and e["study"] == study.digest and e["by"] == "hand" for e in entries)
+        shown = by_hand and len(sites) == len(study.training)
+        if before and not shown and all({*entry["sites"].values()} != {*sites.values()} for entry in before):
+            raise Rejected(
+                f"secure sums: answers from these data were summed among {', '.join(before[-1]['sites'])} before, now it would be "
+                f"{', '.join(sites)}; two sums that differ in a site tell its answer, so a person must approve a study of just these sites"
+            )
+        self._ledger.append([{"kind": "summed", "study": study.digest, "data": self._data, "sites": sites}])
+
     def draws_in_secret(self, study: Study) -> bool:
         """Whether the batches of a study come in an order of this site's own.
 

@@ -205,6 +205,7 @@ class Responder:
         if self._kit.client not in approvals:
             raise Rejected("study: this site's own approval is missing among those of the others")
         self._approver.refuse_too_few(held.study, approvals)
+        self._approver.refuse_other_sums(held.study, approvals)
         held.agree(approvals)
 
     def _work(self, message: Message, question: str) -> SignedMessage:
@@ -216,6 +217,7 @@ class Responder:
         self._refuse_unplanned(held, place, step)
         given = held.open_place(place, step, question)
         if given is not None:
+            self._sum(held, place).forget_after(step)  # a kill may have come before it
             self._tell.of("again", held, place, step, len(given.payload))
             return self._signed(given.header, given.payload)
         self._tell.of("asked", held, place, step, len(message.payload))
@@ -369,8 +371,7 @@ class Responder:
         header: dict[str, Any] = {"question": question, "status": "ok", "staged": staged, **({"epsilon": epsilon[0]} if epsilon else {})}
         ends = place.ask == SCORING_ASK and place.round == held.study.rounds
         held.keep_answer(place, step, Message(header, payload), sum(entry["bytes"] for entry in entries), ends)
-        if step:
-            self._sum(held, place).forget_after(step)
+        self._sum(held, place).forget_after(step)
         fields = ", ".join(dict.fromkeys(str(entry["kind"]) for entry in entries))
         self._tell.of("answered", held, place, step, len(payload), fields or "nothing but that it is done")
         if ends:

@@ -126,8 +126,8 @@ class HeldStudy:
         for table in (self.progress.left, self.progress.named):
             for number in [n for n in table if int(n) < before]:
                 del table[number]
-        for secrets in (self.folder / "sums").glob("*"):  # of a sum that was given up
-            if int(secrets.name.split(".")[0]) < before:
+        for secrets in (self.folder / "sums").glob("*"):  # of a sum that was given up, or left by a kill while they were written
+            if int(secrets.name.lstrip(".").split(".")[0]) < before:
                 secrets.unlink()
         for key in [k for k in self.progress.asked if int(k.split(".")[0]) < before]:
             del self.progress.asked[key]

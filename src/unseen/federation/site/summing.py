@@ -74,8 +74,8 @@ class SumStep:
         return going.mask(encode_answer(up, down, self._context, self.site, entries))
 
     def forget_after(self, step: int) -> None:
-        """Once the answer to the last step is on the disk, the secrets of the sum are needed no more."""
-        if step == self._context.steps[-1]:
+        """Once the answer to the last step is on the disk, the secrets of the sum are needed no more. Step 0 is of no sum."""
+        if step and step == self._context.steps[-1]:
             self.held.sum_file(self.place).unlink(missing_ok=True)
 
     @property

@@ -71,8 +71,12 @@ class SiteSecrets:
 
 
 def pair_key(secret: bytes, public: bytes, bound: bytes) -> bytes:
-    """The key of the stream that two sites mask with: one adds it, the other takes it off. `bound` is what both must have been shown."""
-    return derive(_agreed(secret, public), "pair", bound)
+    """The key of the stream that two sites mask with: one adds it, the other takes it off. `bound` is what both must have been shown.
+
+    Both keys go in: many keys agree on the same secret (X25519 ignores a bit, and points of small order), so a site could show a key that
+    is another's in disguise. The site between the two would add one stream and take off the same.
+    """
+    return derive(_agreed(secret, public), "pair", bound, *sorted([_public(secret), public]))
 
 
 def self_key(own: bytes, bound: bytes) -> bytes:
