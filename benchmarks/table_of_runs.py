@@ -1,0 +1,72 @@
+"""A whole table against the bare step, in one run: images a second from the command to the table, over those of the network's step alone.
+
+    python benchmarks/table_of_runs.py                                       # benchmarks/table-of-48.toml
+    python benchmarks/table_of_runs.py --set rounds=3 --set targets=sketch   # options of `unseen bench`, to make it smaller
+
+First `unseen speed` times the bare step (recorded or compiled, whichever is faster), alone. Then `unseen bench` runs the table, and
+chooses how many runs go at once. Its time holds everything: starts, scoring, files. Every method of the file trains on the batches of
+`steps` alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+UNSEEN = [sys.executable, "-m", "unseen"]
+
+
+def bare_rate(plan: dict[str, Any], scratch: Path) -> float:
+    """Images a second of the bare step of the table's network."""
+    found = scratch / "speed.json"
+    command = [
+        *UNSEEN,
+        "speed",
+        "-q",
+        "--no-start",
+        "--methods",
+        "fedavg",
+        "--networks",
+        plan["network"],
+        "--batch",
+        str(plan["set"]["batch"]),
+    ]
+    command += ["--data", plan["data"], "--target", plan["targets"][0], "--size", str(plan["size"]), "--precision", plan["precision"]]
+    subprocess.run([*command, "--json", str(found)], check=True)
+    return float(json.loads(found.read_text())["measured"][0]["bare"])
+
+
+def images_of(run: Path, plan: dict[str, Any]) -> int:
+    """How many a finished run has trained on."""
+    rounds = len((run / "records.jsonl").read_text().splitlines())
+    clients = json.loads((run / "run.json").read_text())["clients"]
+    return rounds * sum(bool(client["train"]) for client in clients.values()) * int(plan["set"]["steps"]) * int(plan["set"]["batch"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--table", type=Path, default=Path(__file__).with_name("table-of-48.toml"))
+    parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="an option of `unseen bench`")
+    given = parser.parse_args()
+    plan = tomllib.loads(given.table.read_text())
+    smaller = [part for setting in given.set for part in ("--" + setting.split("=", 1)[0], setting.split("=", 1)[1])]
+    with tempfile.TemporaryDirectory() as folder:
+        bare, out = bare_rate(plan, Path(folder)), Path(folder) / "table"
+        began = time.perf_counter()
+        subprocess.run([*UNSEEN, "bench", str(given.table), "--out", str(out), "-q", *smaller], check=True)
+        seconds = time.perf_counter() - began
+        runs = [file.parent for file in out.rglob("records.jsonl")]
+        images = sum(images_of(run, plan) for run in runs)
+    print(f"{len(runs)} runs, {images:,} images in {seconds:.1f} s from the command to the table: {images / seconds:,.0f} a second")
+    print(f"bare step alone: {bare:,.0f} a second; the table's ratio to it: {images / seconds / bare:.2f}")
+
+
+if __name__ == "__main__":
+    main()
