@@ -57,8 +57,8 @@ class Tail(RoundAverage):
 class Polynomial(RoundAverage):
     """The mean over all rounds so far, in which a round's number to some power is its weight (Shamir and Zhang, ICML 2013).
 
-    The first rounds fade, however many follow: nothing depends on how long a run is. One model is kept, in float64; integer buffers
-    are the latest.
+    The first rounds fade, however many follow: nothing depends on how long a run is. One model is kept, in its own types; integer
+    buffers are the latest.
     """
 
     name: ClassVar[str] = "polynomial"
@@ -66,18 +66,14 @@ class Polynomial(RoundAverage):
     power: float = hyper(6.0, "0: the plain mean; 6: half of the weight lies in the last tenth of the rounds", low=0.0, high=1000.0)
 
     def keep(self, kept: list[State], model: State) -> list[State]:
-        latest = {name: value.detach().cpu().clone() for name, value in model.items()}  # whose types the average is given in
-        average = {name: value.double() if value.is_floating_point() else value for name, value in latest.items()}
-        rounds = 1
-        if kept:
-            before, _, counted = kept
-            rounds = int(counted["rounds"]) + 1
-            share = (self.power + 1) / (self.power + rounds)
-            for name, value in average.items():
-                if value.is_floating_point():
-                    average[name] = torch.lerp(before[name], value, share)
-        return [average, latest, {"rounds": torch.tensor(rounds)}]
+        before, counted = kept or ({}, {"rounds": torch.tensor(0)})
+        rounds = int(counted["rounds"]) + 1
+        share = (self.power + 1) / (self.power + rounds)  # of this round; in the first it is all
+        average = {name: value.detach().cpu().clone() for name, value in model.items()}
+        for name, value in average.items():
+            if before and value.is_floating_point():
+                average[name] = torch.lerp(before[name].double(), value.double(), share).to(value.dtype)
+        return [average, {"rounds": torch.tensor(rounds)}]
 
     def model(self, kept: list[State]) -> State:
-        average, latest, _ = kept
-        return {name: value.to(latest[name].dtype) for name, value in average.items()}
+        return kept[0]
