@@ -34,10 +34,10 @@ def table(file: Path) -> str:
     domains = sorted({domain for _, domain in tries[first]})
     lines = [f"| {file.stem} | scores | {' | '.join(domains)} | mean | against {first} |", "|---|---|" + "---|" * (len(domains) + 2)]
     for name, scores in tries.items():
-        single = [statistics.mean(score for (_, domain), score in scores.items() if domain == wanted) for wanted in domains]
+        single = [[score for (_, domain), score in scores.items() if domain == wanted] for wanted in domains]
         apart = [score - tries[first][key] for key, score in scores.items() if key in tries[first]]
         difference = f"{statistics.mean(apart):+.1f} ± {statistics.stdev(apart) / math.sqrt(len(apart)):.1f}" if name != first else ""
-        numbers = " | ".join(f"{score:.1f}" for score in [*single, statistics.mean(scores.values())])
+        numbers = " | ".join(f"{statistics.mean(of):.1f}" if of else "-" for of in [*single, [*scores.values()]])
         lines.append(f"| {name} | {len(scores)} | {numbers} | {difference} |")
     return "\n".join(lines)
 

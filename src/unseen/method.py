@@ -243,6 +243,10 @@ class Method(Configured, ABC, Generic[S]):
         model: State = holder.model
         return model
 
+    def averaging(self, task: str) -> RoundAverage | None:
+        """The average over rounds, of a run with this task."""
+        return self.average
+
     def local_model(self, model: State, client: Client) -> State | None:
         """The model that this client would use itself: the global one with what the client keeps (FedBN's norms). None: the global one.
 

@@ -39,6 +39,14 @@ __all__ = [
 MEMORY = "memory:"  # before the name of a thing that no file holds
 _NAMED = re.compile(r"(.+?\.py):([^:]*)(?::(.*))?", re.DOTALL)
 _PACKAGE = str(Path(__file__).parent)
+_CALLED_WITH = {  # by kind; none: whoever calls it looks at its signature
+    "network": None,
+    "optimizer": None,
+    "augment": ("x", "y", "rng"),
+    "partition": ("sources", "seed"),
+    "metric": ("probabilities", "labels"),
+    "data": None,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +73,13 @@ class Own:
     def __hash__(self) -> int:
         return hash(self.spec)
 
-    def refuse_other_arguments(self, *takes: str) -> None:
-        """BadInput unless it can be called with these."""
+    def refuse_unfit(self, kind: str) -> None:
+        """BadInput unless it can be called as the setting that it was given for calls it."""
+        takes = _CALLED_WITH[kind]
+        if not callable(self.thing) and kind != "data":
+            raise BadInput(f"{self.spec} is a {type(self.thing).__name__}; expected a class or a function")
+        if takes is None:
+            return
         try:
             signature = inspect.signature(self.thing)
         except ValueError:  # written in C

@@ -30,14 +30,6 @@ __all__ = [
 ]
 
 _SETTINGS: weakref.WeakKeyDictionary[type, tuple[Any, list[Setting]]] = weakref.WeakKeyDictionary()  # a round asks dozens of times
-_CALLED_WITH = {  # a user's own: what it is called with; none: whoever calls it looks at its signature
-    "network": None,
-    "optimizer": None,
-    "augment": ("x", "y", "rng"),
-    "partition": ("sources", "seed"),
-    "metric": ("probabilities", "labels"),
-    "data": None,
-}
 
 
 def hyper(default: Any, meaning: str, *, symbol: str = "", low: float | None = None, high: float | None = None, own: str = "") -> Any:
@@ -169,6 +161,8 @@ class Setting:
         expected = self.expected()
         if optional and (value is None or (value == "none" and hint is not str)):  # TOML has no null
             return None, ""
+        if value in _words(self.type):
+            return value, ""
         if self.own:
             try:
                 value = _read_own(value, self.own)
@@ -212,7 +206,7 @@ class Setting:
             text += f", at least {self.low:g}"
         elif self.high is not None:
             text += f", at most {self.high:g}"
-        return text + (", FILE.py:NAME" if self.own else "") + (", or none" if optional else "")
+        return ", ".join([text, *_words(self.type)]) + (", FILE.py:NAME" if self.own else "") + (", or none" if optional else "")
 
 
 def _kinds_of(hint: type[Any]) -> dict[str, type[Any]]:
@@ -316,7 +310,7 @@ def build(cls: type[Any], values: Mapping[str, Any], parts: Mapping[str, type[Co
 
 def _read_part(value: Any, setting: Setting, parts: Mapping[str, type[Configured]]) -> Any:
     hint, optional = _plain(setting.type)
-    if not (isinstance(hint, type) and issubclass(hint, Configured)) or (optional and value == "none"):
+    if not (isinstance(hint, type) and issubclass(hint, Configured)) or (optional and value == "none") or value in _words(setting.type):
         return value
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
@@ -356,11 +350,7 @@ def _read_own(value: Any, kind: str) -> Any:
         raise BadInput(_in_no_file("it", value))
     else:
         return value
-    takes = _CALLED_WITH[kind]
-    if not callable(own.thing) and kind != "data":
-        raise BadInput(f"{own.spec} is a {type(own.thing).__name__}; expected a class or a function")
-    if takes is not None:
-        own.refuse_other_arguments(*takes)
+    own.refuse_unfit(kind)
     return own
 
 
@@ -388,12 +378,20 @@ def _plain_value(value: Any, named: Callable[[Configured], str]) -> Any:
 
 
 def _plain(hint: Any) -> tuple[Any, bool]:
-    """The type without none and without what a user's own code is, and whether none is allowed."""
+    """The type without none, without what a user's own code is and without words beside a part, and whether none is allowed."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         kinds = typing.get_args(hint)
         rest = [h for h in kinds if h is not type(None) and h is not Own and typing.get_origin(h) is not Callable]
+        rest = [h for h in rest if isinstance(h, type)] or rest
         return rest[0] if len(rest) == 1 else hint, type(None) in kinds
     return hint, False
+
+
+def _words(hint: Any) -> tuple[str, ...]:
+    """The words that a setting takes in place of a part: `Affine | Literal["auto"] | None` takes auto."""
+    if not isinstance(_plain(hint)[0], type):
+        return ()
+    return tuple(word for h in typing.get_args(hint) if typing.get_origin(h) is Literal for word in typing.get_args(h))
 
 
 def _part_names(hint: Any) -> str:

@@ -26,7 +26,6 @@ from unseen.engines.local import LocalEngine
 from unseen.engines.workers import Workers
 from unseen.errors import BadInput, NoReplies
 from unseen.experiment import Experiment, defaults_of, departures
-from unseen.method import Method
 from unseen.parts.local import Local
 from unseen.report.result import Result
 from unseen.runs.folder import Checkpoint, RunFolder, read_run
@@ -175,7 +174,7 @@ def _rounds(world: World, engine: Engine, folder: RunFolder, known: bool, watch:
     before = [at]
     del at  # whose model goes as soon as there is a new one
     at = _trained_to_the_end(world, engine, folder, before, watch)
-    model = _deployed(method, at.state, at.averaged)
+    model = _deployed(world, at.state, at.averaged)
     folder.save_model(folder.model, model, about_model(world, at.round))
     folder.writer.flush()
     return Result(world, read_records(folder.records), {k: v.detach().cpu().clone() for k, v in model.items()})
@@ -256,11 +255,12 @@ def _train(world: World, engine: Engine, folder: RunFolder, before: list[Checkpo
         reasons = "; ".join(f"{name}: {reason}" for name, reason in cohort.missing.items())
         raise NoReplies(f"round {number}: {error} ({reasons}). The state of round {at.round} is kept in {folder.path}") from error
     seconds = time.perf_counter() - began
-    averaged = method.average.keep(at.averaged, method.model(state)) if method.average else []
+    average = method.averaging(world.dataset.task.name)
+    averaged = average.keep(at.averaged, method.model(state)) if average else []
     travelled, missing = [*at.before, *cohort.traffic.rows()], cohort.missing
     del at, cohort
     checkpoint = Checkpoint(number, state, engine.memory.versions, None, averaged=averaged)
-    return _Trained(checkpoint, _deployed(method, state, averaged), travelled, missing, seconds)
+    return _Trained(checkpoint, _deployed(world, state, averaged), travelled, missing, seconds)
 
 
 def _scored(world: World, engine: Engine, trained: _Trained, looking: float) -> tuple[Record, Timing]:
@@ -272,9 +272,11 @@ def _scored(world: World, engine: Engine, trained: _Trained, looking: float) -> 
     return record, {"round": number, "train": trained.seconds, "score": looking + time.perf_counter() - began}
 
 
-def _deployed(method: Method[Any], state: Any, averaged: list[State]) -> State:
+def _deployed(world: World, state: Any, averaged: list[State]) -> State:
     """What is scored and saved: the global model, or its average over rounds."""
-    return method.average.model(averaged) if method.average and averaged else method.model(state)
+    method = world.experiment.method
+    average = method.averaging(world.dataset.task.name)
+    return average.model(averaged) if average and averaged else method.model(state)
 
 
 def _warn_once(record: Record, before: str, watch: Watch) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +10,17 @@ import pytest
 from cases import Case
 from unseen import Experiment, FedAvg
 from unseen.data.domain import DomainDataset
+from unseen.errors import BadInput
 from unseen.methods.best import Best
 from unseen.parts import PARTS
+from unseen.parts.affine import Affine
 from unseen.parts.aggregation import Uniform
+from unseen.parts.mixstyle import MixStyle
+from unseen.parts.round_averages import Polynomial
 from unseen.parts.views import RandConv
 from unseen.runs.watch import Silent
-from unseen.settings import build
-from unseen.state import State, same_bits
+from unseen.settings import build, values_of
+from unseen.state import same_bits
 from unseen.training import Result, train
 
 TINY = {
@@ -24,29 +29,52 @@ TINY = {
 }
 
 
-def trained(method: Any, data: DomainDataset) -> Result:
-    return train(Experiment(method, data, "c", rounds=2), None, watch=Silent())
+OFF = {"affine": None, "mixstyle": None, "average": None}
+MOVES = Affine(degrees=10.0, zoom=1.1, shift=0.05)
+
+
+def trained(method: Any, data: DomainDataset, **settings: Any) -> Result:
+    return train(Experiment(method, data, "c", rounds=2, **settings), None, watch=Silent())
 
 
 def test_without_its_ingredients_it_is_fedavg_with_the_plain_mean(tiny: DomainDataset) -> None:
-    bare = trained(Best(lr=0.02, batch=8, restyling="none", smoothing=0.0), tiny)
+    bare = trained(Best(lr=0.02, batch=8, restyling="none", smoothing=0.0, **OFF), tiny)
     assert same_bits(bare.state, trained(FedAvg(lr=0.02, batch=8, aggregation=Uniform()), tiny).state)
 
 
-def test_for_classes_it_is_fedavg_with_random_convolutions_and_smoothed_labels(tiny: DomainDataset) -> None:
+def test_for_classes_it_is_fedavg_with_these_parts(tiny: DomainDataset) -> None:
     recipe = trained(Best(lr=0.02, batch=8, copies=2, smoothing=0.2, agreement=0.3), tiny)
-    parts = {"lr": 0.02, "batch": 8, "views": RandConv(copies=2, weight=0.3), "aggregation": Uniform()}
-    assert same_bits(recipe.state, trained(FedAvg(**parts, smoothing=0.2), tiny).state)
-    assert not same_bits(recipe.state, trained(FedAvg(**parts), tiny).state)
+    parts = {"smoothing": 0.2, "affine": MOVES, "views": RandConv(copies=2, weight=0.3), "mixstyle": MixStyle(), "average": Polynomial()}
+    assert same_bits(recipe.state, trained(FedAvg(lr=0.02, batch=8, aggregation=Uniform(), **parts), tiny).state)
+    for left_out in parts:
+        without = FedAvg(lr=0.02, batch=8, aggregation=Uniform(), **{**parts, left_out: 0.0 if left_out == "smoothing" else None})
+        assert not same_bits(recipe.state, trained(without, tiny).state), left_out
 
 
-def test_for_masks_it_is_fedavg_with_light_colour_and_amplitudes_and_nothing_is_smoothed(tiny_masks: DomainDataset) -> None:
-    def with_copies(weight: float) -> State:
-        gentle = RandConv(copies=1, weight=weight, styles="amplitudes, tones")
-        return trained(FedAvg(lr=0.02, batch=4, views=gentle, aggregation=Uniform()), tiny_masks).state
+@pytest.mark.parametrize("asked", [{}, {"agreement": 0.1}, {"affine": MOVES}, {"mixstyle": MixStyle()}, {"average": Polynomial()}])
+def test_for_masks_it_is_fedavg_with_light_colour_and_amplitudes_and_what_is_asked_for(
+    asked: dict[str, Any], tiny_masks: DomainDataset
+) -> None:
+    gentle = RandConv(copies=1, weight=asked.get("agreement", 0.0), styles="amplitudes, tones")
+    parts = {name: part for name, part in asked.items() if name != "agreement"}
+    plain = FedAvg(lr=0.02, batch=4, aggregation=Uniform(), views=gentle, **parts)
+    assert same_bits(trained(Best(lr=0.02, batch=4, copies=1, **asked), tiny_masks).state, trained(plain, tiny_masks).state)
 
-    assert same_bits(trained(Best(lr=0.02, batch=4, copies=1), tiny_masks).state, with_copies(0.0))  # sure and empty masks agree too
-    assert same_bits(trained(Best(lr=0.02, batch=4, copies=1, agreement=0.1), tiny_masks).state, with_copies(0.1))
+
+def test_a_network_that_names_no_stages_mixes_no_styles_unless_it_was_asked_to(tiny: DomainDataset) -> None:
+    own = f"{Path(__file__).parents[1] / 'own_code_for_tests.py'}:Tiny"
+    by_itself, without = (trained(Best(lr=0.02, batch=8, **given), tiny, network=own).state for given in ({}, {"mixstyle": None}))
+    assert same_bits(by_itself, without)
+    with pytest.raises(BadInput, match="mixstyle acts after 2 stages of the network, and OwnNet names 0"):
+        trained(Best(mixstyle=MixStyle()), tiny, network=own)
+
+
+@pytest.mark.parametrize("word", ["affine", "mixstyle", "average"])
+def test_what_a_recipe_leaves_to_the_task_is_written_down_and_read_again(word: str) -> None:
+    assert values_of(Best())[word] == "auto" and build(Best, values_of(Best()), PARTS) == Best()
+    assert build(Best, {word: "none"}, PARTS) == Best(**{word: None})
+    with pytest.raises(BadInput, match=f"{word} is 'own'"):
+        build(Best, {word: "own"}, PARTS)
 
 
 @pytest.mark.parametrize("name", Best.variants)

@@ -214,7 +214,7 @@ def play(
     with tempfile.TemporaryDirectory(prefix="unseen-leakage-") as folder:
         runner = TaskRunner(world)
         engine = _Recording(LocalEngine(world, Path(folder), through_bytes=True, runner=runner), runner, privacy)
-        model, averaged = world.fresh("task"), list[State]()
+        model, average, averaged = world.fresh("task"), method.averaging(world.dataset.task.name), list[State]()
         try:
             cohort = RoundCohort(engine, world, 0)
             state = method.start(world.fresh, cohort)
@@ -224,8 +224,8 @@ def play(
                 state = method.round(state, cohort)
                 cohort.close()
                 number += 1
-                averaged = method.average.keep(averaged, method.model(state)) if method.average else []
-                model = method.average.model(averaged) if method.average else method.model(state)
+                averaged = average.keep(averaged, method.model(state)) if average else []
+                model = average.model(averaged) if average else method.model(state)
                 scored(engine, world, number, Model(model=model))
                 if time.monotonic() - began > seconds and number < wanted:
                     ended = f"the time was spent after {number} rounds"

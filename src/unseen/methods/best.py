@@ -1,7 +1,8 @@
 """Best: the recipe that this project recommends. It is no paper's; its parts are, and what chose them is in its card.
 
-Each client trains on its images and on restyled copies of them, is asked for one answer to all of them, and smooths its labels where there
-are classes; the server takes the plain mean of the models. What leaves a client is its model and nothing else.
+Each client moves half of its images a little and trains on them and on restyled copies of them. Where there are classes it asks for one
+answer to all of them, mixes styles inside the network too, and smooths its labels. The server takes the plain mean of the models, and
+deploys their average over the last rounds. What leaves a client is its model and nothing else.
 
 Where texture or colour is the sign, restyling can hurt. So the kind of restyling can be decided on the user's own sources:
 `unseen tune best --data ...` tries the variants below, each source in turn playing the unseen domain.
@@ -13,28 +14,35 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from unseen.client import Client
-from unseen.method import Cohort, Method, Surroundings, on_client
+from unseen.method import Cohort, Method, RoundAverage, Surroundings, on_client
+from unseen.parts.affine import Affine
 from unseen.parts.aggregation import Aggregate, Uniform
 from unseen.parts.combining import Combining, Down, Up
 from unseen.parts.local import Local
+from unseen.parts.mixstyle import MapStyle, MixStyle
+from unseen.parts.round_averages import Polynomial
 from unseen.parts.views import RandConv
-from unseen.settings import group, hyper, parts_in
+from unseen.settings import group, hyper
 from unseen.state import state_of
 
 __all__ = ["Best"]
 
 _TEXTURES, _GENTLE = "randconv, repeated, mixing, texture", "amplitudes, tones"
 _STYLES = {"textures": _TEXTURES, "gentle": _GENTLE, "all": f"{_TEXTURES}, {_GENTLE}"}
-_BY_TASK = {"classification": "textures", "segmentation": "gentle"}
-_AGREEMENT = {"classification": 0.1, "segmentation": 0.0}  # it is smallest where all are sure: a mask that is empty everywhere can stay so
+_LITTLE = Affine(degrees=10.0, zoom=1.1, shift=0.05)
+_AUTO: Mapping[str, Mapping[str, Any]] = {  # an agreement is smallest where all are sure: a mask that is empty everywhere could stay so
+    "classification": {"restyling": "textures", "agreement": 0.1, "affine": _LITTLE, "mixstyle": MixStyle(), "average": Polynomial()},
+    "segmentation": {"restyling": "gentle", "agreement": 0.0, "affine": None, "mixstyle": None, "average": None},
+}
+Auto = Literal["auto"]
 
 
 @dataclass(frozen=True)
 class Best(Method[Aggregate]):
-    """Restyled copies, smoothed labels, the plain mean."""
+    """For classes: images moved and restyled, styles mixed, labels smoothed, models averaged over rounds. For masks: images restyled."""
 
     paper = "this project's recipe"
     compiles = True
@@ -52,27 +60,49 @@ class Best(Method[Aggregate]):
     agreement: float | None = hyper(
         None, "weight of the loss that asks for one answer to all copies; none: 0.1 for classes, 0 for masks", symbol="beta", low=0.0
     )
+    affine: Affine | Auto | None = hyper("auto", "turns, magnifies and shifts images, and masks with them; auto: a little, for classes")
+    mixstyle: MapStyle | Auto | None = hyper(
+        "auto", "changes the style of feature maps within a batch; auto: mixes it, for classes, where the network names its stages"
+    )
+    average: RoundAverage | Auto | None = hyper(  # type: ignore[assignment]  # `averaging` says what auto is
+        "auto", "average of the global model over rounds, scored and deployed in its place; auto: polynomial, for classes"
+    )
     local: Local = group(
-        Local(smoothing=0.1, lr=3e-4), meanings={"smoothing": "label smoothing, in classification alone"}, without=["views"]
+        Local(smoothing=0.1, lr=3e-4),
+        meanings={"smoothing": "label smoothing, in classification alone"},
+        without=["views", "affine", "mixstyle"],
     )
     combining: Combining = group(Combining(Uniform()))
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
-        for part in parts_in(self):
-            wanted = self.training(around.task) if part is self.local else part
-            yield from wanted.obstacles(around) if hasattr(wanted, "obstacles") else ()
+        fitting: dict[str, Any] = {"smoothing": self.training(around.task, around.net).smoothing}
+        yield from super(Best, replace(self, **fitting)).obstacles(around)
 
-    def training(self, task: str) -> Local:
-        """The recipe: restyled copies as suits the task, and smoothed labels where there are classes."""
-        kind = _BY_TASK[task] if self.restyling == "auto" else self.restyling
-        weight = _AGREEMENT[task] if self.agreement is None else self.agreement
-        views = None if kind == "none" else RandConv(copies=self.copies, weight=weight, styles=_STYLES[kind])
-        return replace(self.local, views=views, smoothing=self.local.smoothing if task == "classification" else 0.0)
+    def averaging(self, task: str) -> RoundAverage | None:
+        average: RoundAverage | None = self._chosen("average", task)
+        return average
+
+    def training(self, task: str, net: nn.Module) -> Local:
+        """The recipe, as it suits the task and the network."""
+        kind, weight, mixing = (self._chosen(name, task) for name in ("restyling", "agreement", "mixstyle"))
+        if self.mixstyle == "auto" and mixing and not mixing.fits(net):
+            mixing = None
+        return replace(
+            self.local,
+            affine=self._chosen("affine", task),
+            views=None if kind == "none" else RandConv(copies=self.copies, weight=weight, styles=_STYLES[kind]),
+            mixstyle=mixing,
+            smoothing=self.local.smoothing if task == "classification" else 0.0,
+        )
+
+    def _chosen(self, name: str, task: str) -> Any:
+        value = getattr(self, name)
+        return _AUTO[task][name] if value == "auto" or (name == "agreement" and value is None) else value
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
-        local = self.training(client.task.name)
-        net, optimizer = local.begin(client, down.model)
+        net, optimizer = self.local.begin(client, down.model)
+        local = self.training(client.task.name, net)
 
         @client.step
         def step(x: Tensor, y: Tensor, *drawn: Tensor) -> None:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from unseen.client import Client
 from unseen.method import Cohort, Fresh, Method, Shapes, Surroundings, on_client
 from unseen.networks.alignment import alignment_of, with_stage_maps
-from unseen.networks.headed import HeadedNet
+from unseen.networks.headed import stages_of
 from unseen.ops.alignment import fuse_by_divergence, kernel_discrepancy, layer_attention
 from unseen.parts.local import Local
 from unseen.parts.mixstyle import mixed
@@ -83,7 +83,7 @@ class CSAC(Method[Server]):
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
         yield from super().obstacles(around)
-        found = len(around.net.stages()) if isinstance(around.net, HeadedNet) else 0
+        found = len(stages_of(around.net))
         if self.calibration == "layers" and found < _LAYERS:
             yield f"{_LAYERS} stages are compared, and {type(around.net).__name__} names {found}; use another one, or calibration = logits"
         for name in sorted(name for name, samples in around.training.items() if samples == 1):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from unseen.networks.base import Outputs, TaskNet
 from unseen.state import State
 
-__all__ = ["EnsembleHead", "HeadedNet", "ProjectionHead", "TwoLayerHead", "acting_after", "stage_channels"]
+__all__ = ["EnsembleHead", "HeadedNet", "ProjectionHead", "TwoLayerHead", "acting_after", "stage_channels", "stages_of"]
 
 
 class HeadedNet(TaskNet):
@@ -148,6 +148,11 @@ def acting_after(stage: nn.Module, act: Callable[[Tensor], Any]) -> Iterator[Non
         yield
     finally:
         hook.remove()
+
+
+def stages_of(net: nn.Module) -> tuple[nn.Module, ...]:
+    """The stages that a network names; none for one that is not of our making."""
+    return net.stages() if isinstance(net, HeadedNet) else ()
 
 
 def stage_channels(net: nn.Module, shape: torch.Size) -> list[int]:

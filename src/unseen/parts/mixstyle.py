@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from unseen.device.compiling import logits_of
 from unseen.method import Surroundings
 from unseen.networks.base import Outputs, TaskNet
-from unseen.networks.headed import HeadedNet, acting_after
+from unseen.networks.headed import HeadedNet, acting_after, stages_of
 from unseen.ops.mixstyle import draw_mixing, draw_noise, mix_ranks, mix_styles, noisy_styles
 from unseen.settings import Configured, hyper
 
@@ -34,10 +34,14 @@ class MapStyle(Configured, ABC):
     name: ClassVar[str]
     stages: int | None
 
+    def fits(self, net: nn.Module) -> bool:
+        """Whether the network names as many stages as this part acts after."""
+        return len(stages_of(net)) >= (self.stages or 1)
+
     def obstacles(self, around: Surroundings) -> Iterable[str]:
-        found = len(around.net.stages()) if isinstance(around.net, HeadedNet) else 0
-        if found < (self.stages or 1):
-            yield f"{self.name} acts after {self.stages or 1} stages of the network, and {type(around.net).__name__} names {found}"
+        if not self.fits(around.net):
+            found = f"{type(around.net).__name__} names {len(stages_of(around.net))}"
+            yield f"{self.name} acts after {self.stages or 1} stages of the network, and {found}"
 
     @abstractmethod
     def draw(self, rows: int, channels: Callable[[], Sequence[int]], rng: torch.Generator) -> Drawn:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from unseen.method import Surroundings
 from unseen.networks.base import Outputs, TaskNet
-from unseen.networks.headed import HeadedNet, acting_after
+from unseen.networks.headed import HeadedNet, acting_after, stages_of
 from unseen.ops.challenge import kept_channels, kept_entries, kept_positions, most_changed
 from unseen.settings import Configured, hyper
 from unseen.task import Task
@@ -53,7 +53,7 @@ class RSC(Configured):
         if around.task == "segmentation":
             if self.form == "vector":
                 yield "rsc has form = vector, and a segmentation network has no feature vector; set form = map"
-            elif not (isinstance(around.net, HeadedNet) and around.net.stages()):
+            elif not stages_of(around.net):
                 yield f"rsc mutes the deepest maps of an encoder, and {type(around.net).__name__} names no stages; use unet"
             if self.b is not None:
                 yield f"rsc has b = {self.b:g}, and in segmentation all samples stay muted; leave b out"
