@@ -26,14 +26,21 @@ TABLES = {  # and the row that others are held against
     "styled-digits": "FedAvg, Adam",
     "digits": "FedAvg",
     "rotated": "FedAvg",
+    "letters": "FedAvg",
     "digits-single-source": "FedAvg",
     "pacs-single-source": "FedAvg",
     "pacs-single-source-mild": "FedAvg",
     "phantom-sites": "FedAvg",
     "vessels": "FedAvg",
     "polyps": "FedAvg",
+    "cells": "FedAvg",
 }
-FOLDERS = {"folder:polyps": "segmentation", "folder:rotated": "classification"}
+FOLDERS = {
+    "folder:polyps": "segmentation",
+    "folder:cells": "segmentation",
+    "folder:rotated": "classification",
+    "folder:letters": "classification",
+}
 WITH_SGD = "FedAvg, SGD"  # for these, which train so, where the table has it
 OF_SGD = (
     "FedProx",
@@ -102,7 +109,7 @@ def findings() -> Iterator[dict[str, Any]]:
                 "row": label,
                 "against": against,
                 "method": row["method"],
-                "parts": [part for part in PARTS if fields.get(part)],
+                "parts": [part for part in PARTS if fields.get(part, "none") not in ("none", 0.0)],
                 "difference": round(found.difference, 2),
                 "low": round(found.low, 2),
                 "high": round(found.high, 2),
