@@ -38,9 +38,11 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def state_for_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """No test touches the user's own state, not even a fixture of a module."""
+    """No test touches the user's own state or finds the user's prepared data, not even a fixture of a module."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNSEEN_STATE", str(folder := tmp_path_factory.mktemp("state")))
+        if "UNSEEN_CACHE" not in os.environ:
+            patch.setenv("UNSEEN_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield folder
 
 

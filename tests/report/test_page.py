@@ -33,7 +33,7 @@ class Words(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         self.tags.append(tag)
-        if tag not in ("meta", "input"):
+        if tag not in ("meta", "input", "img"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:

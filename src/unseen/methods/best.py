@@ -42,7 +42,7 @@ Auto = Literal["auto"]
 
 @dataclass(frozen=True)
 class Best(Method[Aggregate]):
-    """For classes: images moved and restyled, styles mixed, labels smoothed, models averaged over rounds. For masks: images restyled."""
+    """Images moved and restyled, styles mixed, labels smoothed, models averaged over rounds; for masks, restyled alone."""
 
     paper = "this project's recipe"
     compiles = True
