@@ -4,8 +4,8 @@ Each client moves half of its images a little and trains on them and on restyled
 answer to all of them, mixes styles inside the network too, and smooths its labels. The server takes the plain mean of the models, and
 deploys their average over the last rounds. What leaves a client is its model and nothing else.
 
-Where texture or colour is the sign, restyling can hurt. So the kind of restyling can be decided on the user's own sources:
-`unseen tune best --data ...` tries the variants below, each source in turn playing the unseen domain.
+Where texture or colour is the sign, restyling can hurt; where sites differ in angle or size, moving further helps. The user's own sources
+can decide: `unseen tune best --data ...` tries the variants below, each source in turn playing the unseen domain.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Best(Method[Aggregate]):
         "gentle": {"restyling": "gentle"},
         "all": {"restyling": "all"},
         "none": {"restyling": "none"},
+        "moved": {"affine": "affine"},  # further than `auto` does, and for masks too
     }
 
     restyling: Literal["auto", "textures", "gentle", "all", "none"] = hyper(
