@@ -327,7 +327,7 @@ def test_many_entries_cost_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ledger, calls, plain = opened(filled(tmp_path)), [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda handle: (calls.append(handle), plain(handle)))
     ledger.append([{"field": n} for n in range(500)])
-    assert len(calls) == 2 and verified(ledger.file) == 504  # the lines, and the head
+    assert len(calls) == 3 and verified(ledger.file) == 504  # the lines, the head, and the head's name
 
 
 def test_there_must_be_a_ledger(tmp_path: Path) -> None:
