@@ -1,8 +1,8 @@
 """Best: the recipe that this project recommends. It is no paper's; its parts are, and what chose them is in its card.
 
-Each client moves half of its images a little and trains on them and on restyled copies of them. Where there are classes it asks for one
-answer to all of them, mixes styles inside the network too, and smooths its labels. The server takes the plain mean of the models, and
-deploys their average over the last rounds. What leaves a client is its model and nothing else.
+Each client trains on its images and on restyled copies of them, and the server takes the plain mean of the models. Where there are classes,
+half of the images are moved a little first, one answer is asked for to all copies, styles are mixed inside the network too, labels are
+smoothed, and the average over the last rounds is deployed. What leaves a client is its model and nothing else.
 
 Where texture or colour is the sign, restyling can hurt; where sites differ in angle or size, moving further helps. The user's own sources
 can decide: `unseen tune best --data ...` tries the variants below, each source in turn playing the unseen domain.
