@@ -174,7 +174,9 @@ class Setting:
             if isinstance(value, type) and issubclass(value, hint):
                 return value, f"{self.name} is the class {value.__name__}; give an object: {value.__name__}()"
             if isinstance(value, str) and (named := _kinds_of(hint)):
-                return (named[value](), "") if value in named else (value, f"{self.name} is {value!r}{nearest(value, named)}")
+                if value in named:
+                    return named[value](), ""
+                return value, f"{self.name} is {value!r}{nearest(value, [*named, *_words(self.type)])}"
             return (value, "") if isinstance(value, hint) else (value, f"{self.name} is {value!r}; expected {expected}")
         if typing.get_origin(hint) is Literal:
             options = typing.get_args(hint)
@@ -325,7 +327,7 @@ def _read_part(value: Any, setting: Setting, parts: Mapping[str, type[Configured
     if isinstance(name, str) and name.startswith(MEMORY):
         raise BadInput(_in_no_file(setting.name, name))
     if name not in fitting:
-        raise BadInput(f"{setting.name} is {name!r}{nearest(str(name), fitting)}")
+        raise BadInput(f"{setting.name} is {name!r}{nearest(str(name), [*fitting, *_words(setting.type)])}")
     return build(fitting[name], {k: v for k, v in table.items() if k != "name"}, parts)
 
 

@@ -73,8 +73,9 @@ def test_a_network_that_names_no_stages_mixes_no_styles_unless_it_was_asked_to(t
 def test_what_a_recipe_leaves_to_the_task_is_written_down_and_read_again(word: str) -> None:
     assert values_of(Best())[word] == "auto" and build(Best, values_of(Best()), PARTS) == Best()
     assert build(Best, {word: "none"}, PARTS) == Best(**{word: None})
-    with pytest.raises(BadInput, match=f"{word} is 'own'"):
-        build(Best, {word: "own"}, PARTS)
+    for make in (lambda: build(Best, {word: "atuo"}, PARTS), lambda: Best(**{word: "atuo"})):
+        with pytest.raises(BadInput, match=f"{word} is 'atuo'; did you mean 'auto'"):
+            make()
 
 
 @pytest.mark.parametrize("name", Best.variants)
