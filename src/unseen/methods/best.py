@@ -24,7 +24,7 @@ from unseen.parts.combining import Combining, Down, Up
 from unseen.parts.local import Local
 from unseen.parts.mixstyle import MapStyle, MixStyle
 from unseen.parts.round_averages import Polynomial
-from unseen.parts.views import RandConv
+from unseen.parts.views import Restyled
 from unseen.settings import group, hyper
 from unseen.state import state_of
 
@@ -33,9 +33,9 @@ __all__ = ["Best"]
 _TEXTURES, _GENTLE = "randconv, repeated, mixing, texture", "amplitudes, tones"
 _STYLES = {"textures": _TEXTURES, "gentle": _GENTLE, "all": f"{_TEXTURES}, {_GENTLE}"}
 _LITTLE = Affine(degrees=10.0, zoom=1.1, shift=0.05)
-_AUTO: Mapping[str, Mapping[str, Any]] = {  # an agreement is smallest where all are sure: a mask that is empty everywhere could stay so
-    "classification": {"restyling": "textures", "agreement": 0.1, "affine": _LITTLE, "mixstyle": MixStyle(), "average": Polynomial()},
-    "segmentation": {"restyling": "gentle", "agreement": 0.0, "affine": None, "mixstyle": None, "average": None},
+_AUTO: Mapping[str, Mapping[str, Any]] = {
+    "classification": {"restyling": "textures", "affine": _LITTLE, "mixstyle": MixStyle(), "average": Polynomial()},
+    "segmentation": {"restyling": "gentle", "affine": None, "mixstyle": None, "average": None},
 }
 Auto = Literal["auto"]
 
@@ -57,10 +57,9 @@ class Best(Method[Aggregate]):
     restyling: Literal["auto", "textures", "gentle", "all", "none"] = hyper(
         "auto", "textures: random convolutions; gentle: light, colour and amplitudes; auto: textures for classes, gentle for masks"
     )
-    copies: int = hyper(3, "restyled copies of each image", symbol="J", low=1, high=32)
-    agreement: float | None = hyper(
-        None, "weight of the loss that asks for one answer to all copies; none: 0.1 for classes, 0 for masks", symbol="beta", low=0.0
-    )
+    visits: int = hyper(4, "how often a pass visits each image: passes and steps are so many times those of `epochs` and `steps`", low=1, high=32)
+    share: float = hyper(0.5, "part of the images that are restyled, drawn anew at each visit", low=0.0, high=1.0)
+    kinds: int = hyper(3, "styles drawn for a batch; a restyled image has one of them", low=1, high=32)
     affine: Affine | Auto | None = hyper("auto", "turns, magnifies and shifts images, and masks with them; auto: a little, for classes")
     mixstyle: MapStyle | Auto | None = hyper(
         "auto", "changes the style of feature maps within a batch; auto: mixes it, for classes, where the network names its stages"
@@ -85,20 +84,22 @@ class Best(Method[Aggregate]):
 
     def training(self, task: str, net: nn.Module) -> Local:
         """The recipe, as it suits the task and the network."""
-        kind, weight, mixing = (self._chosen(name, task) for name in ("restyling", "agreement", "mixstyle"))
+        kind, mixing = (self._chosen(name, task) for name in ("restyling", "mixstyle"))
         if self.mixstyle == "auto" and mixing and not mixing.fits(net):
             mixing = None
         return replace(
             self.local,
             affine=self._chosen("affine", task),
-            views=None if kind == "none" else RandConv(copies=self.copies, weight=weight, styles=_STYLES[kind]),
+            epochs=self.visits * self.local.epochs,
+            steps=self.local.steps and self.visits * self.local.steps,
+            views=None if kind == "none" else Restyled(share=self.share, kinds=self.kinds, styles=_STYLES[kind]),
             mixstyle=mixing,
             smoothing=self.local.smoothing if task == "classification" else 0.0,
         )
 
     def _chosen(self, name: str, task: str) -> Any:
         value = getattr(self, name)
-        return _AUTO[task][name] if value == "auto" or (name == "agreement" and value is None) else value
+        return _AUTO[task][name] if value == "auto" else value
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
@@ -109,7 +110,7 @@ class Best(Method[Aggregate]):
         def step(x: Tensor, y: Tensor, *drawn: Tensor) -> None:
             local.descend(net, optimizer, lambda: local.loss(client.task, net, x, y, drawn))
 
-        for batch in local.batches(client):  # images and their copies
+        for batch in local.batches(client):  # half of the images restyled
             step(*batch)
         return Up(model=state_of(net), **self.combining.upload(client, net))
 

@@ -18,7 +18,7 @@ from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
 from unseen.parts.schedules import Cosine, Step, WarmUp
 from unseen.parts.server_optimizers import AdamServer, MomentumServer, YogiServer
-from unseen.parts.views import FACT, RandConv
+from unseen.parts.views import FACT, RandConv, Restyled
 from unseen.settings import Configured, settings_of
 
 __all__ = ["PARTS", "parts_of"]
@@ -42,6 +42,7 @@ PARTS: dict[str, type[Configured]] = {
     "polynomial": Polynomial,
     "affine": Affine,
     "randconv": RandConv,
+    "restyled": Restyled,
     "fact": FACT,
     "augmix": AugMix,
     "mixstyle": MixStyle,

@@ -20,6 +20,7 @@ from unseen.task import Task
 __all__ = [
     "FACT",
     "RandConv",
+    "Restyled",
     "Views",
     "chosen_styles",
     "predictions",
@@ -32,11 +33,11 @@ __all__ = [
 
 
 class Views(Configured, ABC):
-    """A part that turns a batch into several views of it, [views * n, ...], and adds to the loss what binds them together."""
+    """A part that turns a batch into views of it, [views * n, ...], and adds to the loss what binds them together."""
 
     @abstractmethod
     def views(self, x: Tensor, rng: torch.Generator) -> Tensor:
-        """The views, the batch itself first. Called outside the step, since it draws."""
+        """The views. Called outside the step, since it draws."""
 
     @abstractmethod
     def bond(self, task: Task, logits: Tensor, samples: int) -> Tensor:
@@ -69,6 +70,35 @@ class RandConv(Views):
         local = by_view(predictions(task, logits), samples)
         average = mean_of_views(local, stop=self.stop_mean)
         return self.weight * prediction_consistency(local, average, self.consistency, self.over_classes)
+
+
+@dataclass(frozen=True)
+class Restyled(Views):
+    """FedGCA's styles as an augmentation: some images of a batch take on another style, in place of themselves. No copies, no bond.
+
+    >>> Restyled().views(torch.zeros(4, 3, 8, 8), torch.Generator()).shape
+    torch.Size([4, 3, 8, 8])
+    """
+
+    name: ClassVar[str] = "restyled"
+
+    share: float = hyper(0.5, "part of the images that are restyled, drawn for each; the others stay as they are", low=0.0, high=1.0)
+    kinds: int = hyper(3, "styles drawn for a batch; a restyled image has one of them", low=1, high=32)
+    styles: str = hyper("randconv, repeated, mixing, texture", "what a style may be")
+
+    def contradictions(self) -> Iterable[str]:
+        return strange_styles(self.styles)
+
+    @torch.no_grad()
+    def views(self, x: Tensor, rng: torch.Generator) -> Tensor:
+        every = restyled_views(x, self.kinds, chosen_styles(self.styles), rng)
+        kind = torch.randint(1, self.kinds + 1, (len(x),), generator=rng)
+        shown = torch.where(torch.rand(len(x), generator=rng) < self.share, kind, 0)  # 0: the image itself
+        rows = shown * len(x) + torch.arange(len(x))
+        return torch.empty_like(x).copy_(every[rows.to(x.device, non_blocking=True)])  # in the memory format of the images
+
+    def bond(self, task: Task, logits: Tensor, samples: int) -> Tensor:
+        return logits.new_zeros(())
 
 
 @dataclass(frozen=True)
