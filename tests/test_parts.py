@@ -20,7 +20,7 @@ from unseen.parts.jigen import JiGen
 from unseen.parts.mixstyle import DSU, EFDMix, MixStyle
 from unseen.parts.rsc import RSC
 from unseen.parts.sam import SAM
-from unseen.parts.views import FACT, RandConv, predictions, repeat_labels, task_loss, views_of
+from unseen.parts.views import FACT, RandConv, Restyled, predictions, repeat_labels, task_loss, views_of
 from unseen.runs.watch import Silent
 from unseen.settings import part
 from unseen.state import State, same_bits
@@ -31,7 +31,7 @@ from unseen.world import build_world
 # The parts of local training, by field.
 LOCAL: dict[str, list[Any]] = {
     "affine": [Affine()],
-    "views": [RandConv(copies=1, styles="randconv"), FACT()],
+    "views": [RandConv(copies=1, styles="randconv"), Restyled(styles="randconv"), FACT()],
     "mixstyle": [MixStyle(p=1.0), EFDMix(p=1.0), DSU(p=1.0)],
     "rsc": [RSC()],
     "jigen": [JiGen(beta=0.5)],
@@ -46,10 +46,10 @@ def test_parts_go_by_their_own_names() -> None:
 def test_which_method_takes_which_part() -> None:
     for name in ("fedavg", "fedprox", "fedsb", "feddyn"):
         takes = parts_of(METHODS[name])
-        assert takes["views"] == ["randconv", "fact", "augmix"] and takes["sam"] == ["sam"], name
+        assert takes["views"] == ["randconv", "restyled", "fact", "augmix"] and takes["sam"] == ["sam"], name
         assert takes["mixstyle"] == ["mixstyle", "efdmix", "dsu"], name
         assert takes["rsc"] == ["rsc"] and takes["jigen"] == ["jigen"], name
-    assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv", "fact", "augmix"]
+    assert "sam" not in parts_of(METHODS["fedsam"]) and parts_of(METHODS["fedsam"])["views"] == ["randconv", "restyled", "fact", "augmix"]
     assert set(parts_of(METHODS["fedgca"])) == {"affine", "average", "schedule", "mixstyle", "sam"}  # its own views, its own server
     assert set(parts_of(METHODS["feddag"])) == {
         "aggregation",
@@ -101,7 +101,7 @@ def test_an_impossible_pair_is_refused() -> None:
         for field in ("rsc", "jigen"):
             with pytest.raises(BadInput, match=f"{name} has no field '{field}'"):
                 read_experiment({"method": name, "set": {field: field}})
-    with pytest.raises(BadInput, match=r"views is 'sam'; there are: augmix, fact, randconv"):
+    with pytest.raises(BadInput, match=r"views is 'sam'; there are: augmix, fact, randconv, restyled"):
         read_experiment({"method": "fedavg", "set": {"views": "sam"}})
     with pytest.raises(BadInput, match=r"styles holds 'blur'"):
         read_experiment({"method": "fedavg", "set": {"views": {"name": "randconv", "styles": "blur"}}})

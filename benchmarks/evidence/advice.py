@@ -27,6 +27,7 @@ TABLES = {  # and the row that others are held against
     "digits": "FedAvg",
     "rotated": "FedAvg",
     "letters": "FedAvg",
+    "icons": "FedAvg",
     "digits-single-source": "FedAvg",
     "pacs-single-source": "FedAvg",
     "pacs-single-source-mild": "FedAvg",
@@ -40,6 +41,7 @@ FOLDERS = {
     "folder:cells": "segmentation",
     "folder:rotated": "classification",
     "folder:letters": "classification",
+    "folder:icons": "classification",
 }
 WITH_SGD = "FedAvg, SGD"  # for these, which train so, where the table has it
 OF_SGD = (

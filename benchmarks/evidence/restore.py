@@ -21,14 +21,17 @@ from unseen.runs.record import Record
 Key = tuple[str, str, int]  # row, fold and seed
 
 
-def read_scores(file: Path) -> dict[Key, list[Record]]:
-    """The records of every run of which the file has scores, in the file's order, with what it knows of them."""
+def read_scores(file: Path, counted: str | None = None) -> dict[Key, list[Record]]:
+    """The records of every run of which the file has scores, in the file's order, with what it knows of them.
+
+    `counted` is the metric, where it is not the task's own.
+    """
     runs: dict[Key, list[Record]] = {}
     with file.open(newline="", encoding="utf-8") as stream:
         for line in csv.DictReader(stream):
             key = line["method"], line["fold"], int(line["seed"])
             records, number = runs.setdefault(key, []), int(line["round"])
-            metric = "dice" if "hd95" in line else "accuracy"
+            metric = counted or ("dice" if "hd95" in line else "accuracy")
             if len(records) < number:
                 records.append(_record(key, number, metric, float(line["source validation"])))
             further = {"hd95": float(line["hd95"])} if "hd95" in line else {}
@@ -73,7 +76,7 @@ def about(key: Key, records: list[Record], benchmark: dict[str, Any]) -> dict[st
 def restore(file: Path, benchmark: dict[str, Any], to: Path) -> int:
     """Write the runs that are not there; returns how many."""
     there = {(run.name, run.fold, run.seed) for run in collect(to).finished} if to.is_dir() else set()
-    lost = {key: records for key, records in read_scores(file).items() if key not in there}
+    lost = {key: records for key, records in read_scores(file, benchmark.get("metric")).items() if key not in there}
     for key, records in lost.items():
         name, fold, seed = key
         folder = to / "restored" / name / fold / f"seed-{seed}"

@@ -247,6 +247,10 @@ class Method(Configured, ABC, Generic[S]):
         """The average over rounds, of a run with this task."""
         return self.average
 
+    def local_training(self, task: str) -> Any:
+        """The `Local` that a client trains by in a run with this task; None where a method has none. By default the method's field."""
+        return getattr(self, "local", None)
+
     def local_model(self, model: State, client: Client) -> State | None:
         """The model that this client would use itself: the global one with what the client keeps (FedBN's norms). None: the global one.
 

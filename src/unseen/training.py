@@ -141,7 +141,8 @@ def _compiles(world: World, folder: RunFolder, watch: Watch, alone: bool) -> boo
 
 def _work(world: World) -> Work | None:
     """What compiling could speed up: the method's passes over whole batches, if it has such."""
-    method, dataset, local = world.experiment.method, world.dataset, getattr(world.experiment.method, "local", None)
+    method, dataset = world.experiment.method, world.dataset
+    local = method.local_training(dataset.task.name)
     if not isinstance(local, Local) or not method.compiles or local.rsc or local.jigen:
         return None
     rows = local.batch * (1 + getattr(local.views, "copies", 0))

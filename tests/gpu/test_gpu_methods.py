@@ -63,6 +63,7 @@ METHODS: dict[str, Any] = {
     "per-fedavg": lambda: unseen.PerFedAvg(lr=0.01, batch=8, iterations=8, form="hf"),
     "g2g": lambda: unseen.G2G(lr=0.01, batch=8, epochs=2),
     "copa": lambda: unseen.COPA(lr=0.01, batch=8, heads=3),
+    "best": lambda: unseen.Best(lr=0.01, batch=8),
     "best with moved images": lambda: unseen.Best(lr=0.01, batch=8, affine=Affine()),
     "epifcr": lambda: unseen.EpiFCR(lr=0.01, batch=8),
     "ddaig": lambda: unseen.DDAIG(lr=0.01, batch=8, width=4, warmup=1),

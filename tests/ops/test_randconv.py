@@ -16,6 +16,7 @@ from unseen.ops.randconv import (
     draw_operation,
     mixing_chain,
     repeated,
+    restyled,
     restyled_views,
     texture,
     tones,
@@ -134,6 +135,27 @@ def test_every_style_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(randconv, "STYLES", {name: (lambda x, _g, name=name: seen.append(name) or x) for name in STYLES})
     restyled_views(torch.zeros(1, 1, 4, 4), 60, [*STYLES], rng())
     assert {*seen} == {*STYLES}
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("kind", [[0, 1, 2, 1, 0, 2], [2, 0, 2, 0, 0, 0], [0] * 6])
+def test_an_image_has_the_style_of_its_kind_and_no_other_image_is_touched(style: str, kind: list[int]) -> None:
+    """The slow way: every style on the whole batch, and of each image the row of its kind."""
+    x, draws = torch.randn(6, 3, 16, 16, generator=rng(8)), rng(9)
+    expected = x.clone()
+    for number in range(1, max(kind) + 1):
+        torch.randint(0, 1, (), generator=draws)  # one style to draw from
+        if number in kind:
+            changed = STYLES[style](x, draws)
+            for row in range(6):
+                expected[row] = changed[row] if kind[row] == number else expected[row]
+    made = restyled(x, torch.tensor(kind), [style], rng(9))
+    torch.testing.assert_close(made, expected, atol=1e-5, rtol=1e-5)
+    same = [torch.equal(made[row], x[row]) for row in range(6)]
+    assert same == [number == 0 for number in kind]
+    channels_last = restyled(x.contiguous(memory_format=torch.channels_last), torch.tensor(kind), [style], rng(9))
+    assert channels_last.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(channels_last, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cases import Case
-from unseen import Experiment, FedAvg
+from unseen import Experiment, FedAvg, training
 from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput
 from unseen.methods.best import Best
@@ -17,11 +17,12 @@ from unseen.parts.affine import Affine
 from unseen.parts.aggregation import Uniform
 from unseen.parts.mixstyle import MixStyle
 from unseen.parts.round_averages import Polynomial
-from unseen.parts.views import RandConv
+from unseen.parts.views import Restyled
 from unseen.runs.watch import Silent
 from unseen.settings import build, values_of
 from unseen.state import same_bits
 from unseen.training import Result, train
+from unseen.world import build_world
 
 TINY = {
     "best": Case("best", {"lr": 0.02, "batch": 8}, leaves="train.model"),
@@ -31,6 +32,7 @@ TINY = {
 
 OFF = {"affine": None, "mixstyle": None, "average": None}
 MOVES = Affine(degrees=10.0, zoom=1.1, shift=0.05)
+TEXTURES, GENTLE = "randconv, repeated, mixing, texture", "amplitudes, tones"
 
 
 def trained(method: Any, data: DomainDataset, **settings: Any) -> Result:
@@ -38,27 +40,36 @@ def trained(method: Any, data: DomainDataset, **settings: Any) -> Result:
 
 
 def test_without_its_ingredients_it_is_fedavg_with_the_plain_mean(tiny: DomainDataset) -> None:
-    bare = trained(Best(lr=0.02, batch=8, restyling="none", smoothing=0.0, **OFF), tiny)
+    bare = trained(Best(lr=0.02, batch=8, visits=1, restyling="none", smoothing=0.0, **OFF), tiny)
     assert same_bits(bare.state, trained(FedAvg(lr=0.02, batch=8, aggregation=Uniform()), tiny).state)
 
 
 def test_for_classes_it_is_fedavg_with_these_parts(tiny: DomainDataset) -> None:
-    recipe = trained(Best(lr=0.02, batch=8, copies=2, smoothing=0.2, agreement=0.3), tiny)
-    parts = {"smoothing": 0.2, "affine": MOVES, "views": RandConv(copies=2, weight=0.3), "mixstyle": MixStyle(), "average": Polynomial()}
+    recipe = trained(Best(lr=0.02, batch=8, visits=2, share=0.7, kinds=2, smoothing=0.2), tiny)
+    views = Restyled(share=0.7, kinds=2, styles=TEXTURES)
+    parts = {"epochs": 2.0, "smoothing": 0.2, "affine": MOVES, "views": views, "mixstyle": MixStyle(), "average": Polynomial()}
     assert same_bits(recipe.state, trained(FedAvg(lr=0.02, batch=8, aggregation=Uniform(), **parts), tiny).state)
     for left_out in parts:
-        without = FedAvg(lr=0.02, batch=8, aggregation=Uniform(), **{**parts, left_out: 0.0 if left_out == "smoothing" else None})
+        plain = {"epochs": 1.0, "smoothing": 0.0}.get(left_out)
+        without = FedAvg(lr=0.02, batch=8, aggregation=Uniform(), **{**parts, left_out: plain})
         assert not same_bits(recipe.state, trained(without, tiny).state), left_out
 
 
-@pytest.mark.parametrize("asked", [{}, {"agreement": 0.1}, {"affine": MOVES}, {"mixstyle": MixStyle()}, {"average": Polynomial()}])
+@pytest.mark.parametrize("asked", [{}, {"affine": MOVES}, {"mixstyle": MixStyle()}, {"average": Polynomial()}])
 def test_for_masks_it_is_fedavg_with_light_colour_and_amplitudes_and_what_is_asked_for(
     asked: dict[str, Any], tiny_masks: DomainDataset
 ) -> None:
-    gentle = RandConv(copies=1, weight=asked.get("agreement", 0.0), styles="amplitudes, tones")
-    parts = {name: part for name, part in asked.items() if name != "agreement"}
-    plain = FedAvg(lr=0.02, batch=4, aggregation=Uniform(), views=gentle, **parts)
-    assert same_bits(trained(Best(lr=0.02, batch=4, copies=1, **asked), tiny_masks).state, trained(plain, tiny_masks).state)
+    plain = FedAvg(lr=0.02, batch=4, steps=6, aggregation=Uniform(), views=Restyled(styles=GENTLE), **asked)
+    assert same_bits(trained(Best(lr=0.02, batch=4, visits=3, steps=2, **asked), tiny_masks).state, trained(plain, tiny_masks).state)
+
+
+def test_what_compiling_may_win_is_reckoned_over_all_visits(tiny: DomainDataset) -> None:
+    steps = [
+        work.steps
+        for method in (FedAvg(batch=1), Best(batch=1), FedAvg(steps=3), Best(visits=2, steps=3))
+        if (work := training._work(build_world(Experiment(method, tiny, "c", rounds=2))))
+    ]
+    assert steps[1] == 4 * steps[0] and steps[3] == 2 * steps[2]
 
 
 def test_a_network_that_names_no_stages_mixes_no_styles_unless_it_was_asked_to(tiny: DomainDataset) -> None:

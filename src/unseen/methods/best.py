@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from unseen.client import Client
 from unseen.method import Cohort, Method, RoundAverage, Surroundings, on_client
@@ -57,7 +57,7 @@ class Best(Method[Aggregate]):
     restyling: Literal["auto", "textures", "gentle", "all", "none"] = hyper(
         "auto", "textures: random convolutions; gentle: light, colour and amplitudes; auto: textures for classes, gentle for masks"
     )
-    visits: int = hyper(4, "how often a pass visits each image: passes and steps are so many times those of `epochs` and `steps`", low=1, high=32)
+    visits: int = hyper(4, "how often each image is visited where `epochs` and `steps` say once: so many times the work", low=1, high=32)
     share: float = hyper(0.5, "part of the images that are restyled, drawn anew at each visit", low=0.0, high=1.0)
     kinds: int = hyper(3, "styles drawn for a batch; a restyled image has one of them", low=1, high=32)
     affine: Affine | Auto | None = hyper("auto", "turns, magnifies and shifts images, and masks with them; auto: a little, for classes")
@@ -75,25 +75,23 @@ class Best(Method[Aggregate]):
     combining: Combining = group(Combining(Uniform()))
 
     def obstacles(self, around: Surroundings) -> Iterable[str]:
-        fitting: dict[str, Any] = {"smoothing": self.training(around.task, around.net).smoothing}
+        fitting: dict[str, Any] = {"smoothing": self.local_training(around.task).smoothing}
         yield from super(Best, replace(self, **fitting)).obstacles(around)
 
     def averaging(self, task: str) -> RoundAverage | None:
         average: RoundAverage | None = self._chosen("average", task)
         return average
 
-    def training(self, task: str, net: nn.Module) -> Local:
-        """The recipe, as it suits the task and the network."""
-        kind, mixing = (self._chosen(name, task) for name in ("restyling", "mixstyle"))
-        if self.mixstyle == "auto" and mixing and not mixing.fits(net):
-            mixing = None
+    def local_training(self, task: str) -> Local:
+        """The recipe, as it suits the task."""
+        kind = self._chosen("restyling", task)
         return replace(
             self.local,
-            affine=self._chosen("affine", task),
             epochs=self.visits * self.local.epochs,
             steps=self.local.steps and self.visits * self.local.steps,
+            affine=self._chosen("affine", task),
             views=None if kind == "none" else Restyled(share=self.share, kinds=self.kinds, styles=_STYLES[kind]),
-            mixstyle=mixing,
+            mixstyle=self._chosen("mixstyle", task),
             smoothing=self.local.smoothing if task == "classification" else 0.0,
         )
 
@@ -104,7 +102,9 @@ class Best(Method[Aggregate]):
     @on_client
     def train(self, down: Down, client: Client) -> Up:
         net, optimizer = self.local.begin(client, down.model)
-        local = self.training(client.task.name, net)
+        local = self.local_training(client.task.name)
+        if self.mixstyle == "auto" and local.mixstyle and not local.mixstyle.fits(net):
+            local = replace(local, mixstyle=None)
 
         @client.step
         def step(x: Tensor, y: Tensor, *drawn: Tensor) -> None:

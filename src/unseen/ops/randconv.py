@@ -1,4 +1,4 @@
-"""Restyled copies of images: FedGCA's style-complement module, by random convolutions, and two gentler styles beside it.
+"""Images in other styles: FedGCA's style-complement module, by random convolutions, and two gentler styles beside it.
 
 Xu et al., "Robust and generalizable visual representation learning via random convolutions", ICLR 2021; the chains of
 Hendrycks et al., "AugMix", ICLR 2020, with random convolutions in place of its operations; repetition with the same weights as in
@@ -23,8 +23,8 @@ from unseen.ops.augmix import batch_range
 from unseen.ops.fourier import mix_amplitudes
 
 __all__ = [
-    "STYLES", "Operation", "amplitudes", "draw_kernel", "draw_operation", "mixing_chain", "randconv", "repeated", "restyled_views",
-    "texture", "tones",
+    "STYLES", "Operation", "amplitudes", "draw_kernel", "draw_operation", "mixing_chain", "randconv", "repeated", "restyled",
+    "restyled_views", "texture", "tones",
 ]  # fmt: skip
 
 _SIZES = (1, 3, 5, 7)  # of kernels, one drawn for a batch
@@ -130,6 +130,24 @@ STYLES: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "amplitudes": amplitudes,
     "tones": tones,
 }
+
+_WHOLE_BATCH = {"amplitudes", "tones"}  # the styles that look at other images than the one they change
+
+
+@torch.no_grad()
+def restyled(x: Tensor, kind: Tensor, styles: Sequence[str], rng: torch.Generator) -> Tensor:
+    """Each image in the style of its kind. Kind 0 is the image as it is; for every other kind there is, one style is drawn.
+
+    >>> restyled(torch.zeros(3, 3, 8, 8), torch.tensor([0, 1, 2]), ["randconv", "texture"], torch.Generator()).shape
+    torch.Size([3, 3, 8, 8])
+    """
+    made = x.clone()
+    for number in range(1, int(kind.max()) + 1):
+        name = styles[_integer(0, len(styles) - 1, rng)]
+        rows = (kind == number).nonzero()[:, 0].to(x.device, non_blocking=True)
+        if len(rows):
+            made[rows] = STYLES[name](x, rng)[rows] if name in _WHOLE_BATCH else STYLES[name](x[rows].contiguous(), rng)
+    return made
 
 
 @torch.no_grad()

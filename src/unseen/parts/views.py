@@ -13,7 +13,7 @@ from torch import Tensor
 from unseen.errors import nearest
 from unseen.ops.consistency import Consistency, OverClasses, by_view, mean_of_views, prediction_consistency
 from unseen.ops.fourier import mix_amplitudes
-from unseen.ops.randconv import STYLES, restyled_views
+from unseen.ops.randconv import STYLES, restyled, restyled_views
 from unseen.settings import Configured, hyper
 from unseen.task import Task
 
@@ -91,11 +91,8 @@ class Restyled(Views):
 
     @torch.no_grad()
     def views(self, x: Tensor, rng: torch.Generator) -> Tensor:
-        every = restyled_views(x, self.kinds, chosen_styles(self.styles), rng)
         kind = torch.randint(1, self.kinds + 1, (len(x),), generator=rng)
-        shown = torch.where(torch.rand(len(x), generator=rng) < self.share, kind, 0)  # 0: the image itself
-        rows = shown * len(x) + torch.arange(len(x))
-        return torch.empty_like(x).copy_(every[rows.to(x.device, non_blocking=True)])  # in the memory format of the images
+        return restyled(x, kind * (torch.rand(len(x), generator=rng) < self.share), chosen_styles(self.styles), rng)
 
     def bond(self, task: Task, logits: Tensor, samples: int) -> Tensor:
         return logits.new_zeros(())

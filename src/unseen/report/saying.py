@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from unseen.report.statistics import compare, scores_by_method
-from unseen.report.tables import AVERAGE, Cell, comparison
+from unseen.report.tables import AVERAGE, Cell, comparison, in_words
 from unseen.report.telling import ENOUGH_PAIRS, best_of
 from unseen.runs.selection import RULES
 
@@ -49,7 +49,7 @@ def what_was_found(cells: Iterable[Cell], rule: str = "source") -> str:
 def what_the_numbers_are(cells: Iterable[Cell], rule: str) -> str:
     """The metric, where it was measured, the rule that chose the round, and the seeds."""
     cells = list(cells)
-    metric = next((cell.records[0]["metric"] for cell in cells if cell.records), "score")
+    metric = in_words(next((cell.records[0]["metric"] for cell in cells if cell.records), "score"))
     seeds = sorted({cell.seed for cell in cells})
     over = f"mean ± standard deviation over {seeds_in_words(seeds)}" if len(seeds) > 1 else seeds_in_words(seeds)
     return f"{metric[0].upper()}{metric[1:]} in percent on the unseen domain, in the {RULES[rule].heading}; {over}."

@@ -16,7 +16,7 @@ from unseen.report.telling import best_of
 from unseen.runs.record import Record
 from unseen.runs.selection import RULES
 
-__all__ = ["Cell", "Stat", "Table", "comparison", "in_a_cell", "own_comparison", "to_csv", "to_html", "to_latex", "to_markdown"]
+__all__ = ["Cell", "Stat", "Table", "comparison", "in_a_cell", "in_words", "own_comparison", "to_csv", "to_html", "to_latex", "to_markdown"]
 
 AVERAGE, WORST, WORST_CLIENT = "average", "worst domain", "worst client"
 
@@ -78,6 +78,15 @@ class Stat:
         return f"{self.mean:.2f}" + (f" ± {self.std:.2f}" if self.std is not None else "")
 
 
+def in_words(metric: str) -> str:
+    """A metric as one says it.
+
+    >>> in_words("balanced_accuracy")
+    'balanced accuracy'
+    """
+    return metric.replace("_", " ")
+
+
 @dataclass(frozen=True)
 class Table:
     """A comparison under one selection rule. `marks` has a 1 for the row that is best in a column, where these runs can tell."""
@@ -95,9 +104,9 @@ class Table:
     def heading(self) -> str:
         if self.beside:
             told = f"; lower is better in {' and '.join(self.lower)}" if self.lower else ""
-            return f"beside {self.metric}, mean over the unseen domains{told}; {RULES[self.rule].heading}"
+            return f"beside {in_words(self.metric)}, mean over the unseen domains{told}; {RULES[self.rule].heading}"
         where = "of each client's own model, at that client" if self.own else "on the unseen domain"
-        return f"{self.metric} in percent {where}; {RULES[self.rule].heading}"
+        return f"{in_words(self.metric)} in percent {where}; {RULES[self.rule].heading}"
 
     def __str__(self) -> str:
         return to_markdown(self)
