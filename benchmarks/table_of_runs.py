@@ -24,7 +24,7 @@ from typing import Any
 UNSEEN = [sys.executable, "-m", "unseen"]
 
 
-def bare_rate(plan: dict[str, Any], scratch: Path) -> float:
+def bare_rate(plan: dict[str, Any], compile: str, scratch: Path) -> float:
     """Images a second of the bare step of the table's network."""
     found = scratch / "speed.json"
     command = [
@@ -39,7 +39,18 @@ def bare_rate(plan: dict[str, Any], scratch: Path) -> float:
         "--batch",
         str(plan["set"]["batch"]),
     ]
-    command += ["--data", plan["data"], "--target", plan["targets"][0], "--size", str(plan["size"]), "--precision", plan["precision"]]
+    command += [
+        "--compile",
+        compile,
+        "--data",
+        plan["data"],
+        "--target",
+        plan["targets"][0],
+        "--size",
+        str(plan["size"]),
+        "--precision",
+        plan["precision"],
+    ]
     subprocess.run([*command, "--json", str(found)], check=True)
     return float(json.loads(found.read_text())["measured"][0]["bare"])
 
@@ -61,12 +72,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--table", type=Path, default=Path(__file__).with_name("table-of-48.toml"))
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="an option of `unseen bench`")
+    parser.add_argument("--compile", default="auto", help="off: the bare step is recorded alone, and not held against a compiled one")
     parser.add_argument("--out", type=Path, help="where the runs stay; otherwise they go")
     given = parser.parse_args()
     plan = tomllib.loads(given.table.read_text())
     smaller = [part for setting in given.set for part in ("--" + setting.split("=", 1)[0], setting.split("=", 1)[1])]
     with tempfile.TemporaryDirectory() as folder:
-        bare, out = bare_rate(plan, Path(folder)), given.out or Path(folder) / "table"
+        bare, out = bare_rate(plan, given.compile, Path(folder)), given.out or Path(folder) / "table"
         began = time.perf_counter()
         subprocess.run([*UNSEEN, "bench", str(given.table), "--out", str(out), "-q", *smaller], check=True)
         seconds = time.perf_counter() - began

@@ -1,9 +1,11 @@
 """What a plan of `unseen tune` tried, as a table: each try's mean on every held-out domain, and its difference from the first try.
 
     python benchmarks/evidence/choice.py benchmarks/results/best-choice/more-*.csv
+    python benchmarks/evidence/choice.py --effects benchmarks/results/best-choice/factors-*.csv
 
 A file is the `tried.csv` that `unseen tune` leaves, of one row of a plan. Differences are taken between trainings that left out the same
-domains under the same seed; behind them stands the standard error of their mean.
+domains under the same seed; behind them stands the standard error of their mean. `--effects`: of tries that combine changes (`half, moved,
+unsmoothed`), what each change does on average over all combinations of the others.
 """
 
 from __future__ import annotations
@@ -42,5 +44,20 @@ def table(file: Path) -> str:
     return "\n".join(lines)
 
 
+def effects(files: list[Path]) -> str:
+    """Change by change: the mean difference between tries with it and the same without, on each set and over the sets."""
+    tries = {file: scores_of(file) for file in files}
+    base, *changes = (name for name in tries[files[0]] if name.count(", ") < 2)
+    lines = [f"| change of {base} | {' | '.join(file.stem for file in files)} | mean |", "|---|" + "---|" * (len(files) + 1)]
+    for change in (name.removeprefix(base) for name in changes):
+        single = []
+        for of in tries.values():
+            pairs = [(of[name], of[name.replace(change, "")]) for name in of if change in name]
+            single.append(statistics.mean(score - without[key] for with_it, without in pairs for key, score in with_it.items()))
+        lines.append(f"| {change.removeprefix(', ')} | {' | '.join(f'{e:+.2f}' for e in single)} | {statistics.mean(single):+.2f} |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    print("\n\n".join(table(Path(name)) for name in sys.argv[1:]))
+    given = [Path(name) for name in sys.argv[1:] if name != "--effects"]
+    print(effects(given) if "--effects" in sys.argv else "\n\n".join(map(table, given)))

@@ -18,6 +18,7 @@ from typing import Any
 from unseen.report.collect import collect
 from unseen.runs.record import Record
 
+BESIDE = ("accuracy", "balanced_accuracy", "weighted_auc", "ece", "hd95")  # what a file may hold beside the table's metric
 Key = tuple[str, str, int]  # row, fold and seed
 
 
@@ -34,7 +35,7 @@ def read_scores(file: Path, counted: str | None = None) -> dict[Key, list[Record
             metric = counted or ("dice" if "hd95" in line else "accuracy")
             if len(records) < number:
                 records.append(_record(key, number, metric, float(line["source validation"])))
-            further = {"hd95": float(line["hd95"])} if "hd95" in line else {}
+            further = {name: float(line[name]) for name in BESIDE if line.get(name)}
             records[-1]["target"][line["unseen domain"]] = {metric: float(line["score"]), **further}
     return runs
 

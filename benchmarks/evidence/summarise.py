@@ -15,12 +15,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 
+from unseen.report.beside import beside
 from unseen.report.collect import Run, collect
 from unseen.report.statistics import Scores, compare, scores_by_method
 from unseen.report.tables import Stat, comparison, to_markdown
 from unseen.runs.selection import source_score
 
 RULES = ("last", "source", "oracle")
+BESIDE = {
+    "accuracy": 4,
+    "balanced_accuracy": 4,
+    "weighted_auc": 4,
+    "ece": 4,
+    "hd95": 3,
+}  # what is kept beside the table's metric, and digits
 TRIED = "Source validation of the rates that were tried"
 
 
@@ -34,6 +42,12 @@ def differences(scores: Mapping[str, Scores], baseline: str, what: str = "") -> 
             continue
         low, high = -row.high, -row.low  # compare() has the baseline first
         yield f"| {row.second} | {-row.difference:+.2f} | {low:+.2f} to {high:+.2f} | {row.n} | {row.adjusted:.2g} |"
+
+
+def others(whole: list[Run]) -> Iterator[str]:
+    """Accuracy, balanced accuracy, AUC and calibration of the rows whose runs hold them: those restored from an older file do not."""
+    if len({run.name for run in whole}) > 1:
+        yield f"\n{to_markdown(beside([run.cell for run in whole], 'last')).rstrip()}"
 
 
 def distances(runs: list[Run], baselines: list[str]) -> Iterator[str]:
@@ -85,12 +99,17 @@ def about(benchmark: Path) -> Iterator[str]:
 def write_scores(runs: list[Run], file: Path) -> None:
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        further = ["hd95"] if "hd95" in next(iter(runs[0].records[0]["target"].values())) else []
+        rows = [row for run in runs for record in run.records for row in record["target"].values()]
+        metric = runs[0].records[0]["metric"]
+        further = {name: digits for name, digits in BESIDE.items() if name != metric and any(name in row for row in rows)}
         writer.writerow(["method", "fold", "seed", "round", "source validation", "unseen domain", "score", *further])
         for run in runs:
             for record in run.records:
                 for domain, row in record["target"].items():
-                    scores = [f"{row[record['metric']]:.4f}", *(f"{row[name]:.3f}" for name in further)]
+                    scores = [
+                        f"{row[record['metric']]:.4f}",
+                        *(f"{row[name]:.{digits}f}" if name in row else "" for name, digits in further.items()),
+                    ]
                     told = [record["round"], f"{source_score(record) or 0:.4f}", domain, *scores]
                     writer.writerow([run.name, run.fold, run.seed, *told])
 
@@ -112,10 +131,11 @@ def main() -> None:
     scores = scores_by_method([run.cell for run in runs], "last")
     for baseline in given.against:
         lines += [*differences(scores, baseline)]
+    lines += [*others([run for run in runs if all("ece" in row for row in run.records[-1]["target"].values())])]
     lines += [*distances(runs, given.against)]
-    beside = given.runs.with_name(f"{given.runs.name}-rates")
+    tries = given.runs.with_name(f"{given.runs.name}-rates")
     file = given.to / f"{given.runs.name}.md"
-    lines += [*rates(beside)] if beside.is_dir() else [*kept_rates(file)]
+    lines += [*rates(tries)] if tries.is_dir() else [*kept_rates(file)]
     file.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     write_scores(runs, given.to / f"{given.runs.name}.csv")
 
