@@ -20,6 +20,7 @@ from unseen.data.domain import Holding
 from unseen.data.partition.partitions import partition_hash
 from unseen.device.bare_step import made_up_labels
 from unseen.device.compiling import Work, compiling_pays, keep_compiled_in
+from unseen.device.heap import freed_memory_stays
 from unseen.engines.engine import Engine
 from unseen.engines.kept import Kept
 from unseen.engines.local import LocalEngine
@@ -89,6 +90,8 @@ def train(
         stack.callback(folder.release)
         if elsewhere is None:
             world = replace(world, compiled=_compiles(world, folder, watch, alone))
+            if world.device.type == "cpu":
+                stack.enter_context(freed_memory_stays())
         described = describe(world, elsewhere.agreement if elsewhere else None)
         known = folder.claim(described, resume, defaults_of(experiment), all_rounds=goes_by_the_last_round(experiment))
         threads = torch.get_num_threads()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy.signal import correlate2d
 
 from unseen.ops import randconv
@@ -159,12 +160,13 @@ def test_an_image_has_the_style_of_its_kind_and_no_other_image_is_touched(style:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_texture_as_one_convolution_is_the_same_and_draws_the_same(seed: int) -> None:
-    """What a GPU does: a mixture of convolutions has the mixture of their weights."""
-    x = torch.randn(2, 3, 21, 19, generator=rng(9))
-    one, other = rng(seed), rng(seed)
-    torch.testing.assert_close(randconv._textured(x, one), texture(x, other), atol=1e-5, rtol=1e-5)
-    assert torch.equal(one.get_state(), other.get_state())
+def test_a_texture_is_the_mixture_of_four_convolutions_mixed_with_the_image(seed: int) -> None:
+    x, draws = torch.randn(2, 3, 21, 19, generator=rng(9)), rng(seed)
+    mixture = torch.zeros_like(x)
+    for size, weight in zip((5, 9, 13, 17), randconv._simplex(4, draws), strict=True):
+        mixture += weight * F.conv2d(x, draw_kernel(size, 3, draws), padding=size // 2)
+    keep = float(torch.rand((), generator=draws))
+    torch.testing.assert_close(texture(x, rng(seed)), keep * x + (1 - keep) * mixture, atol=1e-5, rtol=1e-5)
 
 
 def test_amplitudes_keep_the_phases_and_stay_between_the_two_images() -> None:

@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 from typing import IO, Any
 
+from unseen.device.heap import freed_memory_stays
 from unseen.engines.frames import answer_stream, read_frame, write_frame
 from unseen.engines.tasks import Place, TaskRunner, find_task
 from unseen.engines.telling import NowAndThen
@@ -45,7 +46,11 @@ class _WorkerState:
 
 
 def main() -> None:
-    answers = answer_stream()
+    with freed_memory_stays():
+        _answer_questions(answer_stream())
+
+
+def _answer_questions(answers: IO[bytes]) -> None:
     state = _WorkerState(answers)
     while True:
         try:

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.ops.moments import mean_and_variance
+
 __all__ = ["blurred", "gamma_corrected", "rescaled", "sharpened", "spread_of", "with_noise"]
 
 _REACH = 4.0  # of a Gaussian's kernel, in its deviations
@@ -57,7 +59,7 @@ def rescaled(x: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
 
 def spread_of(x: Tensor) -> Tensor:
     """The standard deviation of each sample's pixels, [n, 1, 1, 1]."""
-    return x.std((1, 2, 3), correction=0, keepdim=True)
+    return mean_and_variance(x, (1, 2, 3))[1].sqrt()
 
 
 def _spread(values: Tensor, x: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from unseen.ops.moments import mean_and_variance
+
 __all__ = ["draw_keeping", "draw_mixing", "draw_noise", "mix_ranks", "mix_styles", "noisy_styles"]
 
 _SMALLEST_VARIANCE = 1e-6
@@ -30,7 +32,7 @@ def mix_styles(maps: Tensor, keep: Tensor, partner: Tensor) -> Tensor:
     """
     with torch.no_grad():
         exact = maps.to(torch.promote_types(maps.dtype, torch.float32))
-        variance, mu = torch.var_mean(exact, (2, 3), correction=0, keepdim=True)  # only ratios of deviations count
+        mu, variance = mean_and_variance(exact, (2, 3))  # only ratios of deviations count
         sigma = (variance + _SMALLEST_VARIANCE).sqrt()
         own = keep.view(-1, 1, 1, 1)
         mixed_mu, mixed_sigma = (own * s + (1 - own) * s[partner] for s in (mu, sigma))
@@ -64,7 +66,7 @@ def noisy_styles(maps: Tensor, noise: Tensor, scale: float = 1.0) -> Tensor:
     if len(maps) < 2:
         return maps
     exact = maps.to(torch.promote_types(maps.dtype, torch.float32))
-    variance, mu = torch.var_mean(exact, (2, 3), correction=0)
+    mu, variance = (each.flatten(1) for each in mean_and_variance(exact, (2, 3)))
     sigma = (variance + _SMALLEST_VARIANCE).sqrt()
     new_mu, new_sigma = (
         s + e * (scale * s.var(0, correction=0) + _SMALLEST_VARIANCE).sqrt() for s, e in zip((mu, sigma), noise, strict=True)

@@ -83,17 +83,10 @@ def mixing_chain(x: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def texture(x: Tensor, rng: torch.Generator) -> Tensor:
-    """Random convolutions at four scales, mixed by Dirichlet(1) weights, then mixed with the image by U(0, 1)."""
-    if _has_kernel(x):
-        return _textured(x, rng)
-    mixture = torch.zeros_like(x)
-    for size, weight in zip(_TEXTURE_SIZES, _simplex(len(_TEXTURE_SIZES), rng), strict=True):
-        mixture.add_(_mixed(x, draw_kernel(size, x.shape[1], rng), 0.0), alpha=weight)
-    return torch.lerp(mixture, x, _uniform(rng))
+    """Random convolutions at four scales, mixed by Dirichlet(1) weights, then mixed with the image by U(0, 1).
 
-
-def _textured(x: Tensor, rng: torch.Generator) -> Tensor:
-    """The same as one convolution: a mixture of convolutions has the mixture of their weights."""
+    It is one convolution: a mixture of convolutions has the mixture of their weights.
+    """
     widest = max(_TEXTURE_SIZES)
     mixture = torch.zeros(x.shape[1], x.shape[1], widest, widest)
     for size, weight in zip(_TEXTURE_SIZES, _simplex(len(_TEXTURE_SIZES), rng), strict=True):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from unseen.ops.moments import mean_and_variance
+
 __all__ = ["RunningMoments", "adain", "channel_moments", "gram", "possible_moments", "style_distance", "style_gap"]
 
 _SMALLEST_VARIANCE = 1e-6  # an even channel has a deviation of a thousandth instead of none
@@ -59,8 +61,8 @@ def channel_moments(maps: Tensor) -> Tensor:
     >>> channel_moments(torch.tensor([[[[1.0, 3.0]]]])).flatten()
     tensor([2.0000, 1.0000])
     """
-    variance, mu = torch.var_mean(maps.to(torch.promote_types(maps.dtype, torch.float32)), (2, 3), correction=0)
-    return torch.stack([mu, (variance + _SMALLEST_VARIANCE).sqrt()], 1)
+    mu, variance = mean_and_variance(maps.to(torch.promote_types(maps.dtype, torch.float32)), (2, 3))
+    return torch.stack([mu, (variance + _SMALLEST_VARIANCE).sqrt()], 1).flatten(2)
 
 
 def possible_moments(moments: Tensor, low: Tensor, high: Tensor) -> Tensor:

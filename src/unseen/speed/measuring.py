@@ -22,6 +22,7 @@ from unseen import settings
 from unseen.data.augment import RECIPES
 from unseen.data.domain import DomainDataset
 from unseen.device.bare_step import BareStep
+from unseen.device.heap import freed_memory_stays
 from unseen.engines.local import LocalEngine
 from unseen.errors import BadInput, choose
 from unseen.experiment import Experiment
@@ -152,7 +153,7 @@ def measure(plan: SpeedPlan, say: Callable[[str], None] = lambda _: None) -> Ite
     cases, bares = _cases(plan, say), _Bares()
     try:
         for case in cases:
-            with tempfile.TemporaryDirectory(prefix="unseen-") as folder, ExitStack() as stack:
+            with tempfile.TemporaryDirectory(prefix="unseen-") as folder, freed_memory_stays(), ExitStack() as stack:
                 yield len(cases), case, _measured(case, plan, bares, Path(folder), stack)
     finally:
         torch.set_num_threads(threads)
