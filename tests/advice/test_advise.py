@@ -16,7 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from conftest import tiny_classification, tiny_segmentation
-from unseen.advice import advising
+from unseen.advice import advising, costing
 from unseen.advice.advising import Evidence, advise, evidence, recommended
 from unseen.advice.costing import Costs, steps_in_a_round, time_steps
 from unseen.advice.looking import look_at, sources_of
@@ -24,8 +24,10 @@ from unseen.cli import app
 from unseen.data.checks.gap import gaps_against_chance, random_features
 from unseen.data.domain import UNIT, Domain
 from unseen.errors import BadInput
-from unseen.methods import METHODS, FedAvg, FedSB
+from unseen.methods import METHODS, Best, FedAvg, FedSB
 from unseen.ops.style import gram, style_gap
+from unseen.runs.traffic import Travelled
+from unseen.world import World
 
 ROOT = Path(__file__).parents[2]
 FILE = Path(__file__).parents[1] / "four_domains.py"
@@ -106,7 +108,9 @@ def test_costs_by_hand() -> None:
     costs = Costs(0.5, 1.0, (sent, {**sent, "direction": "received"}), whole=True)  # type: ignore[arg-type, typeddict-item]
     look = replace(look_at(tiny_classification((100, 100, 200, 100))), gaps=None)
     method = FedAvg(batch=30, epochs=2.0)
-    assert steps_in_a_round(method, 90) == 6 and steps_in_a_round(FedAvg(steps=7), 90) == 7
+    assert steps_in_a_round(method, "classification", 90) == 6 and steps_in_a_round(FedAvg(steps=7), "classification", 90) == 7
+    assert steps_in_a_round(Best(batch=16, visits=3), "segmentation", 90) == 17, "three visits to each image"
+    assert steps_in_a_round(Best(steps=7, visits=3), "classification", 90) == 21
     lines = advising._cost(look, method, 10, costs, cores=2)
     # a site of 100: 1 + 6 / 2 = 4 s; that of 200: 1 + 12 / 2 = 7 s; 19 s in all over two cores
     assert lines[0] == "training, 10 rounds: about 95 s on this machine" and "about 70 s" in lines[1]
@@ -125,6 +129,17 @@ def test_steps_are_timed_and_a_limit_ends_it() -> None:
     assert time_steps(FedSB(), sources, 5.0) is None or "steps" in FedSB.__dataclass_fields__
     masks = time_steps(FedAvg(batch=4), tiny_segmentation((12, 12, 12)), 30.0, device="cpu")
     assert masks is not None and masks.step > 0
+
+
+def test_a_step_is_one_of_those_that_are_made_however_many_are_made_for_one_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def a_second_each(world: World, memory: Path) -> tuple[float, tuple[Travelled, ...]]:
+        steps = world.experiment.method.local_training("classification").steps
+        return float((2 + steps) * len(world.clients)), ()
+
+    monkeypatch.setattr(costing, "_round", a_second_each)
+    for method in (FedAvg(batch=4), Best(batch=4, visits=3)):
+        costs = time_steps(method, tiny_classification((30, 30, 30)), 30.0, network="small_cnn:width=2", device="cpu")
+        assert costs is not None and (costs.step, costs.around) == (1.0, 2.0), "two seconds around the steps"
 
 
 def test_the_recommended_method_is_the_recipe_or_what_the_evidence_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from unseen.data.domain import DomainDataset
 from unseen.device.graphs import StepGraphs
 from unseen.methods.dann import DANN
 from unseen.parts.adjusting import GA
-from unseen.parts.affine import Affine
 from unseen.parts.agreement import GMA
 from unseen.parts.augmix import AugMix
 from unseen.parts.jigen import JiGen
@@ -64,7 +63,6 @@ METHODS: dict[str, Any] = {
     "g2g": lambda: unseen.G2G(lr=0.01, batch=8, epochs=2),
     "copa": lambda: unseen.COPA(lr=0.01, batch=8, heads=3),
     "best": lambda: unseen.Best(lr=0.01, batch=8),
-    "best with moved images": lambda: unseen.Best(lr=0.01, batch=8, affine=Affine()),
     "epifcr": lambda: unseen.EpiFCR(lr=0.01, batch=8),
     "ddaig": lambda: unseen.DDAIG(lr=0.01, batch=8, width=4, warmup=1),
     "csac": lambda: unseen.CSAC(lr=0.01, batch=8, private_steps=8, steps=8, width=4),

@@ -130,7 +130,7 @@ def _reasons(look: Look, method: str) -> list[str]:
     if look.gaps is not None:
         apart = f"two sites differ {look.gaps.times:.1f} times as much in style as two halves of one"
         if look.gaps.times < _ALIKE:
-            told.append(f"{apart}: the sites look alike, so that restyled copies have little to win; a new site may still look different")
+            told.append(f"{apart}: the sites look alike, so that restyling has little to win; a new site may still look different")
         else:
             told.append(f"{apart}: a new site will look different too, and a model must not go by the style")
     if look.task == "segmentation":
@@ -161,7 +161,7 @@ def _warnings(look: Look, target: str | None) -> list[str]:
 
 def _times(look: Look, made: Method[Any], costs: Costs) -> list[float] | None:
     """Seconds of a round at each site."""
-    steps = [steps_in_a_round(made, int(0.9 * count)) for count in look.images.values()]
+    steps = [steps_in_a_round(made, look.task, int(0.9 * count)) for count in look.images.values()]
     return [costs.seconds(number) for number in steps if number is not None] or None
 
 

@@ -43,9 +43,9 @@ class Costs:
         return sum(row["bytes"] for row in self.travelled if row["direction"] == direction)
 
 
-def steps_in_a_round(method: Method[Any], train: int) -> int | None:
+def steps_in_a_round(method: Method[Any], task: str, train: int) -> int | None:
     """Batches that a client with so many training images goes through; None where the method has its own count."""
-    local = getattr(method, "local", None)
+    local = method.local_training(task)
     if not isinstance(local, Local):
         return None
     return local.steps or max(1, math.ceil(local.epochs * train / local.batch))
@@ -64,20 +64,22 @@ def time_steps(method: Method[Any], sources: DomainDataset, limit: float, **arou
     began = time.perf_counter()
     try:
         with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
-            for steps in (_FEW, _FEW, _MORE):  # the first warms up
-                shorter: Any = {"steps": steps}
-                world = build_world(Experiment(replace(method, **shorter), few, few.names[-1], **around))
+            for asked in (_FEW, _FEW, _MORE):  # the first warms up
+                shorter: Any = {"steps": asked}
+                made = replace(method, **shorter)
+                steps = steps_in_a_round(made, few.task.name, 0) or asked  # `best` makes several for one that is asked for
+                world = build_world(Experiment(made, few, few.names[-1], **around))
                 first = not rounds
                 rounds[steps], travelled = _round(world, Path(folder) / str(len(rounds)))
                 if first and time.perf_counter() - began > limit:
-                    return Costs(rounds[steps] / len(world.clients), 0.0, travelled, whole=False)
+                    return Costs(rounds[steps] / steps / len(world.clients), 0.0, travelled, whole=False)
     finally:
         torch.set_num_threads(threads)
-    clients = len(world.clients)
-    step = (rounds[_MORE] - rounds[_FEW]) / (_MORE - _FEW) / clients
+    clients, (fewer, more) = len(world.clients), rounds
+    step = (rounds[more] - rounds[fewer]) / (more - fewer) / clients
     if step <= 0:  # the machine was busy in the shorter round; a step takes no more than its part of the longer one
-        step = rounds[_MORE] / _MORE / clients
-    return Costs(step, max(0.0, rounds[_FEW] / clients - _FEW * step), travelled, whole=True)
+        step = rounds[more] / more / clients
+    return Costs(step, max(0.0, rounds[fewer] / clients - fewer * step), travelled, whole=True)
 
 
 def _round(world: World, memory: Path) -> tuple[float, tuple[Travelled, ...]]:

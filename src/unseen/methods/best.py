@@ -1,11 +1,11 @@
 """Best: the recipe that this project recommends. It is no paper's; its parts are, and what chose them is in its card.
 
-Each client trains on its images and on restyled copies of them, and the server takes the plain mean of the models. Where there are classes,
-half of the images are moved a little first, one answer is asked for to all copies, styles are mixed inside the network too, labels are
-smoothed, and the average over the last rounds is deployed. What leaves a client is its model and nothing else.
+Each client visits its images several times in a round. At every visit half of them are turned, magnified and shifted, and half are
+restyled, drawn anew. The server takes the plain mean of the models. Where there are classes, labels are smoothed, and the model that is
+deployed is the average over the rounds, in which the last ones count most. What leaves a client is its model and nothing else.
 
-Where texture or colour is the sign, restyling can hurt; where sites differ in angle or size, moving further helps. The user's own sources
-can decide: `unseen tune best --data ...` tries the variants below, each source in turn playing the unseen domain.
+Where texture or colour is the sign, restyling can hurt; where thin lines or the angle are, moving can. The user's own sources can decide:
+`unseen tune best --data ...` tries the variants below, each source in turn playing the unseen domain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from unseen.parts.affine import Affine
 from unseen.parts.aggregation import Aggregate, Uniform
 from unseen.parts.combining import Combining, Down, Up
 from unseen.parts.local import Local
-from unseen.parts.mixstyle import MapStyle, MixStyle
 from unseen.parts.round_averages import Polynomial
 from unseen.parts.views import Restyled
 from unseen.settings import group, hyper
@@ -32,17 +31,11 @@ __all__ = ["Best"]
 
 _TEXTURES, _GENTLE = "randconv, repeated, mixing, texture", "amplitudes, tones"
 _STYLES = {"textures": _TEXTURES, "gentle": _GENTLE, "all": f"{_TEXTURES}, {_GENTLE}"}
-_LITTLE = Affine(degrees=10.0, zoom=1.1, shift=0.05)
-_AUTO: Mapping[str, Mapping[str, Any]] = {
-    "classification": {"restyling": "textures", "affine": _LITTLE, "mixstyle": MixStyle(), "average": Polynomial()},
-    "segmentation": {"restyling": "gentle", "affine": None, "mixstyle": None, "average": None},
-}
-Auto = Literal["auto"]
 
 
 @dataclass(frozen=True)
 class Best(Method[Aggregate]):
-    """Images moved and restyled, styles mixed, labels smoothed, models averaged over rounds; for masks, restyled alone."""
+    """Half of the images moved, half restyled, at each of four visits; for classes labels smoothed, models averaged over rounds."""
 
     paper = "this project's recipe"
     compiles = True
@@ -51,7 +44,7 @@ class Best(Method[Aggregate]):
         "gentle": {"restyling": "gentle"},
         "all": {"restyling": "all"},
         "none": {"restyling": "none"},
-        "moved": {"affine": "affine"},  # further than `auto` does, and for masks too
+        "unmoved": {"affine": "none"},
     }
 
     restyling: Literal["auto", "textures", "gentle", "all", "none"] = hyper(
@@ -60,17 +53,16 @@ class Best(Method[Aggregate]):
     visits: int = hyper(4, "how often each image is visited where `epochs` and `steps` say once: so many times the work", low=1, high=32)
     share: float = hyper(0.5, "part of the images that are restyled, drawn anew at each visit", low=0.0, high=1.0)
     kinds: int = hyper(3, "styles drawn for a batch; a restyled image has one of them", low=1, high=32)
-    affine: Affine | Auto | None = hyper("auto", "turns, magnifies and shifts images, and masks with them; auto: a little, for classes")
-    mixstyle: MapStyle | Auto | None = hyper(
-        "auto", "changes the style of feature maps within a batch; auto: mixes it, for classes, where the network names its stages"
-    )
-    average: RoundAverage | Auto | None = hyper(  # type: ignore[assignment]  # `averaging` says what auto is
+    average: RoundAverage | Literal["auto"] | None = hyper(  # type: ignore[assignment]  # `averaging` says what auto is
         "auto", "average of the global model over rounds, scored and deployed in its place; auto: polynomial, for classes"
     )
     local: Local = group(
-        Local(smoothing=0.1, lr=3e-4),
-        meanings={"smoothing": "label smoothing, in classification alone"},
-        without=["views", "affine", "mixstyle"],
+        Local(affine=Affine(), smoothing=0.1, lr=3e-4),
+        meanings={
+            "affine": "turns, magnifies and shifts half of the images, and masks with them",
+            "smoothing": "label smoothing, in classification alone",
+        },
+        without=["views"],
     )
     combining: Combining = group(Combining(Uniform()))
 
@@ -79,38 +71,33 @@ class Best(Method[Aggregate]):
         yield from super(Best, replace(self, **fitting)).obstacles(around)
 
     def averaging(self, task: str) -> RoundAverage | None:
-        average: RoundAverage | None = self._chosen("average", task)
-        return average
+        if self.average == "auto":
+            return Polynomial() if task == "classification" else None
+        return self.average
 
     def local_training(self, task: str) -> Local:
         """The recipe, as it suits the task."""
-        kind = self._chosen("restyling", task)
+        kind = self.restyling
+        if kind == "auto":
+            kind = "textures" if task == "classification" else "gentle"
         return replace(
             self.local,
             epochs=self.visits * self.local.epochs,
             steps=self.local.steps and self.visits * self.local.steps,
-            affine=self._chosen("affine", task),
             views=None if kind == "none" else Restyled(share=self.share, kinds=self.kinds, styles=_STYLES[kind]),
-            mixstyle=self._chosen("mixstyle", task),
             smoothing=self.local.smoothing if task == "classification" else 0.0,
         )
-
-    def _chosen(self, name: str, task: str) -> Any:
-        value = getattr(self, name)
-        return _AUTO[task][name] if value == "auto" else value
 
     @on_client
     def train(self, down: Down, client: Client) -> Up:
         net, optimizer = self.local.begin(client, down.model)
         local = self.local_training(client.task.name)
-        if self.mixstyle == "auto" and local.mixstyle and not local.mixstyle.fits(net):
-            local = replace(local, mixstyle=None)
 
         @client.step
         def step(x: Tensor, y: Tensor, *drawn: Tensor) -> None:
             local.descend(net, optimizer, lambda: local.loss(client.task, net, x, y, drawn))
 
-        for batch in local.batches(client):  # half of the images restyled
+        for batch in local.batches(client):  # half of the images moved, half restyled
             step(*batch)
         return Up(model=state_of(net), **self.combining.upload(client, net))
 

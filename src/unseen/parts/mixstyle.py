@@ -34,14 +34,10 @@ class MapStyle(Configured, ABC):
     name: ClassVar[str]
     stages: int | None
 
-    def fits(self, net: nn.Module) -> bool:
-        """Whether the network names as many stages as this part acts after."""
-        return len(stages_of(net)) >= (self.stages or 1)
-
     def obstacles(self, around: Surroundings) -> Iterable[str]:
-        if not self.fits(around.net):
-            found = f"{type(around.net).__name__} names {len(stages_of(around.net))}"
-            yield f"{self.name} acts after {self.stages or 1} stages of the network, and {found}"
+        wanted, found = self.stages or 1, len(stages_of(around.net))
+        if found < wanted:
+            yield f"{self.name} acts after {wanted} stages of the network, and {type(around.net).__name__} names {found}"
 
     @abstractmethod
     def draw(self, rows: int, channels: Callable[[], Sequence[int]], rng: torch.Generator) -> Drawn:
