@@ -36,7 +36,7 @@ def test_the_python_runs(section: str) -> None:
     (run,) = re.findall(r"```python run\n(.*?)```", section, flags=re.DOTALL)
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(FILE + run, str(PAGE), "exec", dont_inherit=True), names)
-    assert not names.get("result") or "net.fc.weight" in names["result"].state or "Sure_and_right" in str(names["result"].table())
+    assert not names.get("result") or "net.fc.weight" in names["result"].state or "Sure and right" in str(names["result"].table())
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=title)
