@@ -137,7 +137,8 @@ def _reasons(look: Look, method: str) -> list[str]:
         told.append("masks are compared by Dice and the surface distance; labels are not smoothed")
     if method_class(method).variants:
         told.append(
-            "where texture or colour is the sign itself, restyling can lose: your own sources decide between the variants (unseen tune)"
+            "restyling can lose where texture or colour is the sign itself, moving where lines are thin: your own sources decide between "
+            "the variants (unseen tune)"
         )
     return told
 
