@@ -18,7 +18,6 @@ from typing import Any
 
 from unseen.codec import CodecError
 from unseen.data.domain import DomainDataset
-from unseen.device.heap import freed_memory_stays
 from unseen.engines.checking import Checker, outline_from_plain, refuse_other_forms
 from unseen.engines.cohort import SCORING_ASK
 from unseen.engines.tasks import Place, TaskRunner, find_task
@@ -241,8 +240,7 @@ class Responder:
         task = find_task(path, runner.world.experiment.method)
         down = self._down(held, place, task_types(task)[0], payload)
         self._clock.start(self._policy.most_minutes)
-        with freed_memory_stays():
-            up, staged = runner.run(task, down, self._kit.client, place, memory)
+        up, staged = runner.run(task, down, self._kit.client, place, memory)
         refuse_unusable(up, type(up))
         if self._policy.privacy.on:
             told = runner.world.dataset.task
