@@ -9,13 +9,22 @@ import pytest
 
 pytest.importorskip("flwr")
 import httpx
+from flwr.app import Message
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.inflatable.inflatable_object import get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.federation.noop_federation_manager import NoOpFederationManager
 
 from unseen.federation import waiting
 from unseen.federation.flower import processes
 from unseen.federation.flower.pieces import MOST_PIECES
-from unseen.federation.flower.processes import _NOT_LET_IN, FlowerProcess, ServerLine, _not_endless, _persistent
+from unseen.federation.flower.processes import _NOT_LET_IN, FlowerProcess, ServerLine, _hand_out_again, _not_endless, _persistent
+from unseen.federation.flower.records import MESSAGE_TYPE, to_records
+from unseen.federation.messages import SignedMessage
 
 
 def test_a_broken_handshake_is_tried_again_and_a_wrong_certificate_is_not(tmp_path: Path) -> None:
@@ -82,3 +91,45 @@ def test_a_site_fetches_no_message_of_endless_pieces() -> None:
     assert pull(names[1:], max_time=1.0) == (MOST_PIECES, {"max_time": 1.0})
     with pytest.raises(ObjectPullError, match="more than 100"):
         pull(names)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own
+def test_a_question_that_was_lost_while_it_was_handed_out_is_handed_out_again(tmp_path: Path) -> None:
+    """Until its site confirmed it; the SuperLink may have been killed in between. One that is confirmed is never given twice."""
+
+    class State(SqlLinkState):  # type: ignore[misc]
+        pass
+
+    def superlink() -> State:
+        store = SqlObjectStore(str(tmp_path / "state.db"))
+        store.initialize()
+        state = State(str(tmp_path / "state.db"), NoOpFederationManager(), store)
+        state.initialize()
+        return state
+
+    _hand_out_again(State)
+    state = superlink()
+    nodes = [state.create_node("owner", "owner", name.encode(), 30.0) for name in ("north", "south")]
+    for node in nodes:
+        state.activate_node(node, 30.0)
+    run = state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, None, TaskType.SERVER_APP)
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, 1
+    names = []
+    for number, node in enumerate((nodes[0], nodes[0], nodes[1])):
+        question = Message(to_records(SignedMessage("{}", bytes([number]), b"signature")), node, MESSAGE_TYPE)
+        question.metadata.__dict__["_message_id"] = question.object_id
+        stored, _ = state.store_message_and_object_tree(question, get_object_tree(question), state.start_session(run))
+        assert stored
+        names.append(question.metadata.message_id)
+
+    def given(node: int) -> list[str]:
+        return [message.metadata.message_id for message in state.get_message_ins(node, limit=1)]
+
+    assert given(nodes[0]) == given(nodes[0]) == [names[0]]  # the oldest one first, again
+    state = superlink()  # after a kill
+    assert given(nodes[0]) == [names[0]]
+    state.object_store.delete(names[0])  # what a confirmation does
+    assert given(nodes[0]) == [names[1]] and given(nodes[1]) == [names[2]]
+    state.object_store.delete(names[1])
+    state.object_store.delete(names[2])
+    assert given(nodes[0]) == given(nodes[1]) == []

@@ -163,6 +163,29 @@ def _relieve(state: Any) -> None:
     state.store_traffic = lambda self, run_id, **_: None
 
 
+def _hand_out_again(state: Any) -> None:
+    """A question that was lost while it was handed out. Flower counts it as delivered from the moment when a SuperNode asks for one.
+
+    A SuperNode takes one question at a time and confirms it once it is there, whole; then Flower forgets the question's objects. So of
+    one whose objects are still there when its SuperNode asks for the next, nothing came: the SuperLink was killed, or the line broke.
+    """
+    from flwr.supercore.state.schema.linkstate_models import MessageIns
+    from flwr.supercore.state.schema.objectstore_models import StoredObject
+    from flwr.supercore.utils import uint64_to_int64
+    from sqlalchemy import select, update
+
+    claim = state.get_message_ins
+
+    def lost_ones_too(self: Any, node_id: int, limit: int | None, **which: Any) -> Any:
+        lost = MessageIns.delivered_at != "", MessageIns.message_id.in_(select(StoredObject.object_id))
+        with self.session() as session:
+            to_this_one = MessageIns.dst_node_id == uint64_to_int64(node_id)
+            session.execute(update(MessageIns).where(to_this_one, *lost).values(delivered_at=""))
+            return claim(self, node_id, limit, **which)
+
+    state.get_message_ins = lost_ones_too
+
+
 def _keep_pieces(store: Any, pieces: Pieces) -> None:
     """In files; those that the database does not know go when it is opened."""
     keep_in_files(store, pieces)
@@ -231,7 +254,9 @@ def main() -> None:
         database.SQLITE_PRAGMAS = (("page_size", str(_PAGE)), *database.SQLITE_PRAGMAS)  # of a database that is not there yet
         sessions: Any = importlib.import_module("flwr.supercore.corestate.sql_corestate")
         sessions.OBJECT_PUSH_SESSION_TTL_SECONDS = _GIVING
-        _relieve(importlib.import_module("flwr.server.superlink.linkstate.sql_linkstate").SqlLinkState)
+        state = importlib.import_module("flwr.server.superlink.linkstate.sql_linkstate").SqlLinkState
+        _relieve(state)
+        _hand_out_again(state)
         _keep_pieces(importlib.import_module("flwr.supercore.object_store.sql_object_store").SqlObjectStore, Pieces(home / "pieces"))
         superlink: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
         superlink.uvicorn = SimpleNamespace(run=functools.partial(listen, Path(sys.argv.pop(1))))
