@@ -40,7 +40,7 @@ def test_a_plan_names_rows_and_rates_that_there_are(file: Path) -> None:
     plan = tomllib.loads(file.read_text())
     labels = [row["label"] for row in plan["methods"]]
     assert len(set(labels)) == len(labels) and plan["seeds"] == [0, 1, 2] and not set(plan["seeds"]) & set(plan["tune"]["seeds"])
-    assert (plan["rounds"] >= 15 and plan.get("size", 128) >= 128) or file.stem.startswith(("styled", "phantom", "digits.plan"))
+    assert (plan["rounds"] >= 15 and plan.get("size", 128) >= 128) or file.stem.startswith(("styled", "phantom", "digits.plan", "patches"))
     tuned = {row["label"] for row in plan["methods"] if "rates" in row}
     assert {row["rate_of"] for row in plan["methods"] if "rate_of" in row} <= tuned
     assert len({len(row["rates"]) for row in plan["methods"] if "rates" in row}) == 1, "every row is tuned over as many rates"
