@@ -40,8 +40,8 @@ from unseen.errors import BadInput
 from unseen.own_code import Own
 
 __all__ = [
-    "LARGEST", "OF_CLASSES", "OF_MASKS", "ClassMeter", "MaskMeter", "Meter", "calibration_error", "hausdorff", "own_score", "range_of",
-    "surface_distances",
+    "LARGEST", "OF_CLASSES", "OF_MASKS", "ClassMeter", "MaskMeter", "Meter", "calibration_error", "hausdorff", "higher_is_better", "own_score",
+    "range_of", "surface_distances",
 ]  # fmt: skip
 
 # The metrics above, and whether higher is better.
@@ -71,6 +71,17 @@ def range_of(metric: str, size: tuple[int, int], masks: int) -> tuple[float, flo
     if metric == "unmatched":
         return 0.0, float(masks)
     return -_ROUNDING, 1 + _ROUNDING
+
+
+def higher_is_better(name: str) -> bool:
+    """Of a metric above, or of one of its structures; a user's own metric is better where it is higher.
+
+    >>> higher_is_better("accuracy"), higher_is_better("hd95_disc"), higher_is_better("loss_of_memory")
+    (True, False, True)
+    """
+    known = {**OF_MASKS, **OF_CLASSES}
+    base = name.partition("_")[0]
+    return known.get(name, base == "loss" or known.get(base, True))
 
 
 class Meter(Protocol):

@@ -61,7 +61,7 @@ def test_a_verdict(printed: float | None, low: float, high: float, said: str) ->
     verdict = judge("A", "B", first, second, claimed=printed)
     assert verdict.decision == said and (verdict.low, verdict.high) == (pytest.approx(low), pytest.approx(high))
     assert (verdict.p is not None and verdict.p < 0.05) == (said != "undecided"), "interval and test agree"
-    assert (verdict.more_seeds is None) == (said != "undecided")
+    assert (verdict.needed is None) == (said != "undecided")
     two = {key: value for key, value in first.items() if key[1] < 2}
     assert judge("A", "B", two, second, claimed=printed).decision == "undecided", "fewer than three seeds decide nothing"
 
@@ -77,9 +77,14 @@ def test_numbers_are_those_of_scipy() -> None:
     assert (verdict.low, verdict.high) == pytest.approx(tuple(test.confidence_interval(0.95)))
     means = [np.mean([first[t, s] - second[t, s] for t in "abc"]) for s in range(5)]
     by_seed = stats.ttest_1samp(means, 0.0)
-    assert verdict.otherwise == pytest.approx(tuple(by_seed.confidence_interval(0.95)))
+    assert verdict.beside["seeds"] == pytest.approx(tuple(by_seed.confidence_interval(0.95)))
     over = judge("A", "B", first, second, over="seeds")
-    assert over.p == pytest.approx(by_seed.pvalue) and over.n == 5 and over.otherwise == pytest.approx((verdict.low, verdict.high))
+    assert over.p == pytest.approx(by_seed.pvalue) and over.n == 5 and over.beside["pairs"] == pytest.approx((verdict.low, verdict.high))
+    by_domain = stats.ttest_1samp([np.mean([first[t, s] - second[t, s] for s in range(5)]) for t in "abc"], 0.0)
+    domains = judge("A", "B", first, second, over="domains")
+    assert domains.p == pytest.approx(by_domain.pvalue) and domains.n == 3 and domains.beside.keys() == {"pairs", "seeds"}
+    assert (domains.low, domains.high) == pytest.approx(tuple(by_domain.confidence_interval(0.95)))
+    assert verdict.beside["domains"] == over.beside["domains"] == pytest.approx((domains.low, domains.high))
     drawn = stats.bootstrap(
         (np.array(a) - np.array(b),), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(0)
     ).confidence_interval
@@ -90,12 +95,54 @@ def test_by_hand() -> None:
     """Differences 1, 2, 3: mean 2, s 1, t interval 2 -+ 4.3027 / sqrt(3)."""
     verdict = judge("A", "B", *scores({"a": [1.0, 2.0, 3.0]}))
     assert verdict.difference == pytest.approx(2.0) and verdict.low == pytest.approx(2 - 4.30265 / math.sqrt(3), abs=1e-4)
-    assert verdict.decision == "undecided" and verdict.more_seeds == 5, "two standard deviations: five pairs"
+    assert verdict.decision == "undecided" and verdict.needed == 5, "two standard deviations: five pairs"
     claimed = judge("A", "B", *scores({"a": [1.0, 2.0, 3.0]}), claimed=10.0)
     assert claimed.decision == "not reproduced" and claimed.p == pytest.approx(stats.ttest_1samp([1, 2, 3], 5.0).pvalue)
     same = judge("A", "B", *scores({"a": [1.5, 1.5, 1.5]}, base=0.0))
     assert same.decision == "better" and same.p == 0.0
     assert judge("A", "B", *scores({"a": [0.0, 0.0, 0.0]})).decision == "undecided"
+
+
+def test_seeds_count_where_all_their_domains_are_there() -> None:
+    """Two whole seeds of three decide nothing over seeds; without a whole one nothing can be said."""
+    first, second = scores({"a": [2.0, 2.1, 2.2], "b": [2.3, 2.1, 2.0]})
+    del first["b", 2]
+    over = judge("A", "B", first, second, over="seeds")
+    assert (over.n, over.seeds, over.pairs) == (2, 2, 5) and over.decision == "undecided" and "2 seeds decide nothing" in sentence(over)
+    assert judge("A", "B", first, second).decision == "better"
+    alternating = {key: value for key, value in first.items() if (key[0] == "a") == (key[1] == 0)}
+    none = judge("A", "B", alternating, second, over="seeds")
+    assert none.pairs == 2 and none.difference is None and "no seed has both A and B on all 2 unseen domains" in sentence(none)
+
+
+def test_over_seeds_a_seed_gives_one_number() -> None:
+    values = with_interval(-0.5, 2.5)
+    first, second = scores({t: values for t in "ab"})
+    wanted = pairs_needed(1.0 / float(np.std(values, ddof=1)))
+    assert judge("A", "B", first, second, over="seeds").needed == wanted
+
+
+def test_other_domains_are_asked_for_over_domains() -> None:
+    """Where the truth is nothing and domains differ, three seeds of four domains decide one time in twenty, not one in three as over pairs."""
+    rng, times = np.random.default_rng(5), 600
+    decided = {"pairs": 0, "domains": 0}
+    for _ in range(times):
+        of_domains = rng.normal(0.0, 3.0, 4)
+        first, second = scores({t: list(effect + rng.normal(0.0, 1.0, 3)) for t, effect in zip("abcd", of_domains, strict=True)})
+        for over in ("pairs", "domains"):
+            decided[over] += judge("A", "B", first, second, over=over).decision != "undecided"  # type: ignore[arg-type]
+    assert 0.03 < decided["domains"] / times < 0.08 and decided["pairs"] / times > 0.25
+    two = judge("A", "B", *scores({"a": [5.0, 5.1, 5.2], "b": [5.0, 5.1, 5.2]}), over="domains")
+    assert two.decision == "undecided" and "2 unseen domains decide nothing about others" in sentence(two)
+    far = judge("A", "B", *scores({"a": [5.0, 5.1, 5.2], "b": [1.0, 1.1, 1.2], "c": [-1.0, -1.1, -1.2]}), over="domains")
+    assert f"{far.needed} domains would decide it" in sentence(far)
+
+
+def test_what_a_claim_wants_lies_off_half_of_it() -> None:
+    """Mean 0.9 of a claim of 4: it lies 0.9 off nothing and 1.1 off the half."""
+    values = with_interval(-0.7, 2.5)
+    claimed = judge("A", "B", *scores({"a": values}), claimed=4.0)
+    assert claimed.decision == "undecided" and claimed.needed == max(3, pairs_needed(1.1 / float(np.std(values, ddof=1))) or 0)
 
 
 def test_what_is_lower_may_be_better() -> None:
@@ -127,7 +174,7 @@ def test_seeds_are_counted_over_the_domains() -> None:
     values = with_interval(-0.5, 2.5)
     four = judge("A", "B", *scores({t: values[3 * n : 3 * n + 3] for n, t in enumerate("abcd")}))
     effect = 1.0 / float(np.std(values, ddof=1))
-    assert four.more_seeds == math.ceil((pairs_needed(effect) or 0) / 4)
+    assert four.needed == math.ceil((pairs_needed(effect) or 0) / 4)
 
 
 def test_holm_is_over_all_that_are_asked() -> None:
@@ -165,13 +212,48 @@ def test_claims_against_runs(tmp_path: Path) -> None:
     assert [j.last.decision for j in judged] == ["reproduced", "not reproduced", "undecided"] and judged[2].last.n == 0
     assert "2 of 3 claims were run: 1 reproduced, 1 not reproduced, 0 undecided. After Holm's correction 2 of the 2" in to_text(judged)
     table = to_markdown(judged).splitlines()
-    assert len(table) == 5 and {line.count("|") for line in table} == {12} and "| not run |" in table[4]
+    assert len(table) == 5 and {line.count("|") for line in table} == {13} and "| not run |" in table[4]
     assert len(to_csv(judged).splitlines()) == 4
     file = tmp_path / "claims.toml"
     file.write_text("claims = [" + ", ".join("{" + ", ".join(f"{k} = {json.dumps(v)}" for k, v in CLAIM.items()) + "}" for _ in "ab") + "]")
     told = invoke(app, ["verdict", "--claims", str(file), "--runs", str(tmp_path), "--format", "md", "--out", str(tmp_path / "v.md")])
     assert told.exit_code == 0, told.output
     assert (tmp_path / "v.md").read_text().count("| reproduced |") == 2
+
+
+def test_claims_name_what_was_left_out_and_mix_nothing(tmp_path: Path) -> None:
+    """Half-done runs and misspelt rows are told; a table of half-done runs is not run; runs of other data stop the command."""
+    for method, skill in (("A", 0.9), ("B", 0.5)):
+        for fold in DOMAINS:
+            for seed in range(3):
+                write_run(tmp_path / "t" / method / fold / str(seed), method, fold, seed, skill=skill)
+    write_run(tmp_path / "half" / "A", "A", DOMAINS[0], 0, rounds=3)
+    records = tmp_path / "half/A/records.jsonl"
+    records.write_text("".join(records.read_text().splitlines(keepends=True)[:1]))
+    claims = read_claims({"claims": [CLAIM, {**CLAIM, "table": "half"}, {**CLAIM, "first": "Bee"}]})
+    told: list[str] = []
+    judged = judge_claims(claims, tmp_path, tell=told.append)
+    assert [j.last.pairs for j in judged] == [12, 0, 0]
+    assert any("half: left out: A" in note for note in told)
+    assert "t has no row 'Bee'; there are: A, B" in told and "half has no row 'B'" in "".join(told)
+    write_run(tmp_path / "t" / "other", "A", DOMAINS[0], 0, size=99)
+    with pytest.raises(BadInput, match="cannot stand in one table"):
+        judge_claims(claims, tmp_path)
+
+
+@pytest.mark.parametrize(("metric", "said"), [("dice_disc", "A is better"), ("hd95_disc", "A is worse"), ("unmatched_cup", "A is worse")])
+def test_of_a_structure_lower_may_be_better_too(metric: str, said: str, tmp_path: Path) -> None:
+    for method, value in (("A", 0.9), ("B", 0.5)):
+        for seed in range(3):
+            folder = tmp_path / method / str(seed)
+            write_run(folder, method, DOMAINS[0], seed)
+            lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+            for line in lines:
+                for row in line["target"].values():
+                    row[metric] = value + 0.01 * seed
+            (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    told = invoke(app, ["verdict", str(tmp_path), "A", "B", "--metric", metric])
+    assert told.exit_code == 0 and said in told.output, told.output
 
 
 @pytest.mark.parametrize(

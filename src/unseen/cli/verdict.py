@@ -27,7 +27,11 @@ def verdict(
     rule: Annotated[str, typer.Option(help="selection rule: last, source or held-out", autocompletion=among(*_RULES))] = "last",
     metric: Annotated[str | None, typer.Option(help="another metric of the records, such as balanced_accuracy or ece")] = None,
     over: Annotated[
-        str, typer.Option(help="pairs: of domain and seed; seeds: averages over the domains", autocompletion=among("pairs", "seeds"))
+        str,
+        typer.Option(
+            help="what an interval counts. pairs: of domain and seed; seeds: each averaged over the domains; domains: each averaged over the seeds",
+            autocompletion=among("pairs", "seeds", "domains"),
+        ),
     ] = "pairs",
     format: Annotated[str, typer.Option(help="text, or with --claims md or csv", autocompletion=among(*_FORMATS))] = "text",
     out: Annotated[Path | None, typer.Option(help="file to write; standard output without it")] = None,
@@ -44,7 +48,7 @@ def verdict(
 
         choose("format", format, _FORMATS)
         choose("selection rule", rule, _RULES)
-        choose("unit for --over", over, ("pairs", "seeds"))
+        choose("unit for --over", over, ("pairs", "seeds", "domains"))
         if claims is not None:
             given = [name for name, value in (("FOLDER", folder), ("--metric", metric)) if value]
             if given or rule != "last":
@@ -68,7 +72,7 @@ def verdict(
 def _of_claims(file: Path, runs: Path, format: str, over: Any) -> str:
     from unseen.report.claims import judge_claims, read_claims, to_csv, to_markdown, to_text
 
-    judged = judge_claims(read_claims(read_toml(file)), runs, over)
+    judged = judge_claims(read_claims(read_toml(file)), runs, over, tell=lambda note: errors.print(note, markup=False))
     if format == "text":
         return "\n".join(_wrapped(line) for line in to_text(judged).split("\n")) + "\n"
     return {"md": to_markdown, "csv": to_csv}[format](judged)
@@ -76,7 +80,7 @@ def _of_claims(file: Path, runs: Path, format: str, over: Any) -> str:
 
 def _of_rows(folder: Path, rows: list[str], rule: str, metric: str | None, over: Any) -> str:
     from unseen.errors import BadInput, choose
-    from unseen.metrics import OF_CLASSES, OF_MASKS
+    from unseen.metrics import OF_CLASSES, higher_is_better
     from unseen.report.collect import collect
     from unseen.report.statistics import scores_by_method
     from unseen.report.verdicts import corrected, judge
@@ -94,7 +98,7 @@ def _of_rows(folder: Path, rows: list[str], rule: str, metric: str | None, over:
         told = f"no run has {metric}; they have {', '.join(known)}" if metric else f"the rule {rule} picks no round of these runs"
         raise BadInput(told)
     name = metric or found.cells[0].records[0]["metric"]
-    higher = {**OF_CLASSES, **OF_MASKS}.get(name, True)
+    higher = higher_is_better(name)
     share = (name in OF_CLASSES and name != "loss") or name.startswith("dice")
     if metric is not None and share:
         scores = {row: {key: 100 * value for key, value in table.items()} for row, table in scores.items()}
@@ -120,8 +124,7 @@ def _told(v: Verdict, unit: str) -> str:
     rows |= {f"95 % over {v.n} {v.over}": f"{v.low:+.2f} to {v.high:+.2f}  Student's t"}
     if v.drawn:
         rows["the same, drawn"] = f"{v.drawn[0]:+.2f} to {v.drawn[1]:+.2f}  bootstrap"
-    if v.otherwise:
-        rows["over seeds" if v.over == "pairs" else "over pairs"] = f"{v.otherwise[0]:+.2f} to {v.otherwise[1]:+.2f}  Student's t"
+    rows |= {f"over {unit}": f"{bounds[0]:+.2f} to {bounds[1]:+.2f}  Student's t" for unit, bounds in v.beside.items() if bounds}
     if v.p is not None:
         rows["p"] = f"{v.p:.3f}" + (f", after Holm {v.adjusted:.3f}" if v.adjusted is not None else "")
     width = max(map(len, rows))

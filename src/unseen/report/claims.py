@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from unseen.report.collect import collect
 from unseen.report.spreadsheet import as_cell
 from unseen.report.statistics import scores_by_method
 from unseen.report.tables import in_a_cell
-from unseen.report.verdicts import Over, Verdict, corrected, judge, sentence
+from unseen.report.verdicts import UNITS, Over, Verdict, corrected, judge, sentence
 
 __all__ = ["Claim", "Judged", "judge_claims", "read_claims", "to_csv", "to_markdown", "to_text"]
 
@@ -69,12 +69,24 @@ def read_claims(values: Mapping[str, Any]) -> list[Claim]:
     return [Claim(**{**row, "printed": float(row["printed"])}) for row in rows]
 
 
-def judge_claims(claims: Sequence[Claim], runs: Path, over: Over = "pairs") -> list[Judged]:
-    """Each claim against the finished runs of its table. Holm's correction is over all that were run."""
+def judge_claims(
+    claims: Sequence[Claim], runs: Path, over: Over = "pairs", tell: Callable[[str], None] = lambda note: None
+) -> list[Judged]:
+    """Each claim against the finished runs of its table. Holm's correction is over all that were run; `tell` gets what was left out."""
     if not runs.is_dir():
         raise BadInput(f"no folder {runs}; give the one that holds the tables' runs")
-    cells = {t: collect(runs / t, force=True).cells if (runs / t).is_dir() else [] for t in dict.fromkeys(c.table for c in claims)}
-    scores = {(table, rule): scores_by_method(found, rule) for table, found in cells.items() for rule in ("last", "source")}
+    scores: dict[tuple[str, str], dict[str, dict[tuple[str, int], float]]] = {}
+    for table in dict.fromkeys(c.table for c in claims):
+        found = collect(runs / table, unfinished=True) if any((runs / table).rglob("run.json")) else None
+        for note in found.notes if found else ():
+            tell(f"{table}: {note}")
+        known = list(dict.fromkeys(run.name for run in found.runs)) if found else []
+        asked = dict.fromkeys(row for c in claims if c.table == table for row in (c.first, c.second))
+        for row in asked if known else ():
+            if row not in known:
+                tell(f"{table} has no row {row!r}{nearest(row, known)}")
+        for rule in ("last", "source"):
+            scores[table, rule] = scores_by_method(found.cells if found else (), rule)
     last, source = [], []
     for c in claims:
         at = {rule: [scores[c.table, rule].get(row, {}) for row in (c.first, c.second)] for rule in ("last", "source")}
@@ -86,7 +98,7 @@ def judge_claims(claims: Sequence[Claim], runs: Path, over: Over = "pairs") -> l
 def to_text(judged: Sequence[Judged]) -> str:
     """A sentence for each claim, and how many are decided."""
     lines = [f"{j.claim.claim} ({j.claim.where}). {sentence(j.last)}" for j in judged]
-    run = [j for j in judged if j.last.n]
+    run = [j for j in judged if j.last.pairs]
     decided = [j for j in run if j.last.decision != "undecided"]
     count = {word: sum(j.last.decision == word for j in run) for word in ("reproduced", "not reproduced", "undecided")}
     told = ", ".join(f"{number} {word}" for word, number in count.items())
@@ -99,18 +111,19 @@ def to_text(judged: Sequence[Judged]) -> str:
 
 def _heads(over: Over) -> list[str]:
     told = ["claim", "paper", "ours, last round", f"95 % interval over {over}", "ours, round by source validation", over, "verdict"]
-    return [*told, "seeds that would decide", "p after Holm", "by bootstrap", "over seeds" if over == "pairs" else "over pairs"]
+    needed = f"{'domains' if over == 'domains' else 'seeds'} that would decide"
+    return [*told, needed, "p after Holm", "by bootstrap", *(f"over {unit}" for unit in UNITS if unit != over)]
 
 
 def _row(judged: Judged) -> list[str]:
     c, v = judged.claim, judged.last
     told = [f"{c.claim} ({c.where})", _number(c.printed)]
-    if not v.n:
+    if not v.pairs:
         return [*told, "not run", *[""] * (len(_heads(v.over)) - 3)]
     by_t = (v.low, v.high) if v.low is not None and v.high is not None else None
-    by_t_told, *others = (f"{bounds[0]:+.2f} to {bounds[1]:+.2f}" if bounds else "" for bounds in (by_t, v.drawn, v.otherwise))
+    by_t_told, *others = (f"{bounds[0]:+.2f} to {bounds[1]:+.2f}" if bounds else "" for bounds in (by_t, v.drawn, *v.beside.values()))
     pairs = f"{v.n} of {v.seeds} seed{'' if v.seeds == 1 else 's'}" if v.over == "pairs" else str(v.n)
-    wanted = "" if v.decision != "undecided" else "beyond reach" if v.more_seeds is None else str(v.more_seeds)
+    wanted = "" if v.decision != "undecided" else "beyond reach" if v.needed is None else str(v.needed)
     p = "" if v.adjusted is None else f"{v.adjusted:.3f}"
     return [*told, _number(v.difference), by_t_told, _number(judged.source), pairs, v.decision, wanted, p, *others]
 
