@@ -40,8 +40,8 @@ from unseen.errors import BadInput
 from unseen.own_code import Own
 
 __all__ = [
-    "LARGEST", "OF_CLASSES", "OF_MASKS", "ClassMeter", "MaskMeter", "Meter", "calibration_error", "hausdorff", "higher_is_better", "own_score",
-    "range_of", "surface_distances",
+    "LARGEST", "OF_CLASSES", "OF_MASKS", "ClassMeter", "MaskMeter", "Meter", "calibration_error", "hausdorff", "higher_is_better",
+    "own_score", "range_of", "surface_distances",
 ]  # fmt: skip
 
 # The metrics above, and whether higher is better.

@@ -117,13 +117,13 @@ def test_seeds_count_where_all_their_domains_are_there() -> None:
 
 def test_over_seeds_a_seed_gives_one_number() -> None:
     values = with_interval(-0.5, 2.5)
-    first, second = scores({t: values for t in "ab"})
+    first, second = scores(dict.fromkeys("ab", values))
     wanted = pairs_needed(1.0 / float(np.std(values, ddof=1)))
     assert judge("A", "B", first, second, over="seeds").needed == wanted
 
 
 def test_other_domains_are_asked_for_over_domains() -> None:
-    """Where the truth is nothing and domains differ, three seeds of four domains decide one time in twenty, not one in three as over pairs."""
+    """Where the truth is nothing and domains differ, four of them decide one time in twenty; over pairs it is one in three."""
     rng, times = np.random.default_rng(5), 600
     decided = {"pairs": 0, "domains": 0}
     for _ in range(times):

@@ -29,7 +29,7 @@ def verdict(
     over: Annotated[
         str,
         typer.Option(
-            help="what an interval counts. pairs: of domain and seed; seeds: each averaged over the domains; domains: each averaged over the seeds",
+            help="what an interval counts: pairs of domain and seed, seeds (averages over the domains), or domains (over the seeds)",
             autocompletion=among("pairs", "seeds", "domains"),
         ),
     ] = "pairs",

@@ -51,7 +51,7 @@ class Verdict:
     beside: dict[Over, tuple[float, float] | None]  # Student's t over the other units
     p: float | None  # of the decision; two-sided
     decision: Decision
-    needed: int | None = None  # seeds (or domains) in all that would decide, if the difference is the one seen; None: decided, or beyond reach
+    needed: int | None = None  # seeds (or domains) that would decide, if the difference is the one seen; None: decided, or beyond reach
     claimed: float | None = None
     adjusted: float | None = None  # p after Holm
     over: Over = "pairs"
