@@ -9,6 +9,7 @@ import csv
 import dataclasses
 import inspect
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from unseen.experiment_options import options
 from unseen.federation.site.policy import Policy, Privacy
 from unseen.methods import METHODS
 from unseen.report.statistics import Comparison, compare
+from unseen.report.verdicts import judge
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks/results"
@@ -154,6 +156,30 @@ def differences(asked: Sequence[str]) -> str:
     return lines_of(heading, rows) if any(row[-1] for row in rows) else lines_of(heading[:-1], [row[:-1] for row in rows])
 
 
+def counted(asked: Sequence[str]) -> str:
+    """A line `table | first | second` for each row: the difference, and its interval over pairs, over seeds and over domains."""
+    rows = []
+    for line in asked:
+        name, *both = (part.strip() for part in line.split("|"))
+        found = scores(name, "last", later=True)
+        verdict = judge(*both, found[both[0]], found[both[1]])
+        assert verdict.difference is not None and verdict.low is not None and verdict.high is not None, line
+        bounds = [(verdict.low, verdict.high), verdict.beside["seeds"], verdict.beside["domains"]]
+        told = [f"{low:+.1f} to {high:+.1f}" for low, high in (one or (math.nan, math.nan) for one in bounds)]
+        rows.append((name, both[1], f"{verdict.difference:+.1f}", *told, f"{len(verdict.targets)}, {verdict.seeds}"))
+    return lines_of(("data", "against", "difference", "over pairs", "over seeds", "over domains", "domains, seeds"), rows)
+
+
+def forms(asked: Sequence[str]) -> str:
+    """A line `table | row | row | ...` for each row: the average over domains of each of these rows in the last round."""
+    rows = []
+    for line in asked:
+        name, *labels = (part.strip() for part in line.split("|"))
+        rows.append((name, *(_one(sum(v) / len(v)) if (v := [*scores(name, "last").get(label, {}).values()]) else "" for label in labels)))
+    heading = ("data", "first form", "second form", "present form", "FedAvg")
+    return lines_of(heading, rows)
+
+
 def means(asked: Sequence[str]) -> str:
     """A line `table | row | words` for each row: the mean over seeds on each unseen domain in the last round, and their average."""
     columns, rows = _by_domain(asked)
@@ -242,7 +268,8 @@ def _toml(value: object) -> str:
 
 
 TABLES: dict[str, Callable[[Sequence[str]], str]] = {
-    table.__name__: table for table in (methods, demo, claims, again, differences, means, worst, ends, commands, settings, policy)
+    table.__name__: table
+    for table in (methods, demo, claims, again, differences, counted, forms, means, worst, ends, commands, settings, policy)
 }
 
 
