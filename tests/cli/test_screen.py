@@ -6,16 +6,19 @@ import io
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from synthetic_runs import write_run
 from unseen.bench.jobs import in_processes
 from unseen.bench.overriding import overridden
 from unseen.bench.plan import read_benchmark
 from unseen.cli import app, tables
+from unseen.cli.bench import _show
 from unseen.data.domain import DomainDataset
 from unseen.engines.tasks import Place
 from unseen.engines.telling import Asked
@@ -173,6 +176,19 @@ def test_markdown_in_a_file_and_drawn_in_a_terminal(monkeypatch: pytest.MonkeyPa
         tables.show_comparison(cells(3, "x"), "last")
         assert mark in written(on)
         assert "in the last round; mean ± standard deviation over seeds 0 to 2." in " ".join(written(on).split())
+
+
+def test_the_model_that_bench_offers_is_of_the_row_that_it_calls_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that was run on the easy domain alone has the highest mean, and no average."""
+    for seed in range(3):
+        write_run(tmp_path / f"Easy/photo/{seed}", "Easy", "photo", seed, skill=0.95)
+        for fold in ("photo", "sketch"):
+            write_run(tmp_path / f"Whole/{fold}/{seed}", "Whole", fold, seed, skill=0.6)
+    monkeypatch.setattr(tables, "screen", on := console(200))
+    rows: Any = [SimpleNamespace(experiment=SimpleNamespace(seed=seed)) for seed in range(3)]
+    _show(["unseen", "bench", "plan.toml"], tmp_path, rows, {}, quiet=False)
+    said = written(on)
+    assert "Whole reaches" in said and f"unseen export {tmp_path}/Whole/" in said
 
 
 def test_a_run_is_resumed_by_its_folder_alone(tmp_path: Path) -> None:
