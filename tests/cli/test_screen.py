@@ -17,7 +17,7 @@ from synthetic_runs import write_run
 from unseen.bench.jobs import in_processes
 from unseen.bench.overriding import overridden
 from unseen.bench.plan import read_benchmark
-from unseen.cli import app, tables
+from unseen.cli import app, show, tables
 from unseen.cli.bench import _show
 from unseen.data.domain import DomainDataset
 from unseen.engines.tasks import Place
@@ -26,6 +26,7 @@ from unseen.engines.workers import Workers
 from unseen.errors import BadInput
 from unseen.experiment import Experiment
 from unseen.methods import FedAvg
+from unseen.methods.best import Best
 from unseen.report.tables import Cell, comparison
 from unseen.runs.listing import FAILED_FILE, list_runs, remove_run
 from unseen.runs.screen import Board, Screen
@@ -189,6 +190,31 @@ def test_the_model_that_bench_offers_is_of_the_row_that_it_calls_ahead(tmp_path:
     _show(["unseen", "bench", "plan.toml"], tmp_path, rows, {}, quiet=False)
     said = written(on)
     assert "Whole reaches" in said and f"unseen export {tmp_path}/Whole/" in said
+
+
+def card(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(show, "screen", on := console(80))
+    show.methods(name, as_json=False)
+    lines = [line.rstrip() for line in written(on).splitlines()]
+    assert all(len(line) <= 80 for line in lines)
+    return lines
+
+
+def test_a_card_speaks_of_papers_and_presets_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    best, fedsb = card("best", monkeypatch), card("fedsb", monkeypatch)
+    assert "tasks: classification, segmentation" in best and not any("in the paper" in line for line in best)
+    assert any("; presets: paper, released" in line for line in fedsb)
+    assert any(line.endswith("in the paper") for line in fedsb) and any(line.endswith("not in the paper") for line in fedsb)
+
+
+def test_a_card_shows_the_variants_that_tune_chooses_among(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = card("best", monkeypatch)
+    begin = next(n for n, line in enumerate(lines) if line.startswith("variants"))
+    assert "unseen tune best" in lines[begin]
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[begin + 1 : begin + 1 + len(Best.variants)]}
+    assert list(rows) == list(Best.variants) and rows["gentle"] == "restyling = gentle" and rows["unmoved"] == "affine = none"
+    assert json.loads(unseen("methods", "best", "--json"))["variants"] == Best.variants
+    assert not any(line.startswith("variants") for line in card("fedsb", monkeypatch))
 
 
 def test_a_run_is_resumed_by_its_folder_alone(tmp_path: Path) -> None:
