@@ -119,7 +119,8 @@ def _read_method(values: Mapping[str, Any]) -> tuple[Method[Any], dict[str, Any]
     cls = method_class(name)
     preset = values.get("preset")
     if preset is not None and preset not in cls.presets:
-        raise BadInput(f"{name} has no preset {preset!r}{nearest(str(preset), cls.presets)}")
+        others = nearest(str(preset), cls.presets) if cls.presets else ", nor any other"
+        raise BadInput(f"{name} has no preset {preset!r}{others}")
     chosen = dict(cls.presets[preset]) if preset is not None else {}
     own = {s.name for s in settings_of(cls)}
     misplaced = [s.name for s in options() if s.name in fields and s.name not in own]
@@ -140,7 +141,7 @@ def defaults_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def departures(experiment: Experiment, dataset: DomainDataset) -> dict[str, list[Any]]:
-    """Where the experiment departs from the method's `paper` preset: field -> [paper, here]."""
+    """Where the experiment departs from the method's `paper` preset: field -> [paper, here]. Nowhere where it has none."""
     cls = type(experiment.method)
     if "paper" not in cls.presets:
         return {}

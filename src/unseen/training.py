@@ -46,9 +46,11 @@ __all__ = ["Elsewhere", "Result", "goes_by_the_last_round", "train"]
 
 
 class Elsewhere(Protocol):
-    """Clients on other machines: the world as the server may know it, the name of what they agreed to, and the engine that asks them.
+    """Clients on other machines.
 
-    `end` is called when the run in a folder has its last round."""
+    `world` is what the server may know of them. `agreement` is the name of what they agreed to. `engine` gives a run what asks them.
+    `end` is called with the run's folder after its last round.
+    """
 
     @property
     def world(self) -> World: ...

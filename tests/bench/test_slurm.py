@@ -155,16 +155,38 @@ def test_an_interrupt_leaves_nothing_on_the_cluster(cells: list[BenchmarkCell], 
     assert [told["state"] for told in fake_slurm.jobs(state).values()] == ["CANCELLED", "CANCELLED"]
 
 
+def test_the_scheduler_is_asked_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that every job of a large table asks for itself is asked many times a second."""
+    fake_slurm.install(tmp_path, monkeypatch, *[{"hold": True}] * 4)
+    now, looks, asked, real = time.monotonic(), [0], list[int](), slurm._asked
+
+    def sleep(seconds: float) -> None:
+        looks[0] += 1
+        if looks[0] > 110:
+            raise KeyboardInterrupt
+
+    def counted(*words: str) -> str | None:
+        asked.extend(looks if words[0] == "squeue" else [])
+        return real(*words)
+
+    monkeypatch.setattr(slurm, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now + looks[0]))
+    monkeypatch.setattr(slurm, "_ASK", 20.0)
+    monkeypatch.setattr(slurm, "_asked", counted)
+    with pytest.raises(KeyboardInterrupt):
+        on_slurm(read_benchmark({**PLAN, "seeds": [0, 1, 2, 3]}), tmp_path / "out", WANTS, None, Silent())
+    assert asked == [20, 40, 60, 80, 100]
+
+
 def test_at_most_so_many_at_once(cells: list[BenchmarkCell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = fake_slurm.install(tmp_path, monkeypatch, {"instead": "exit 1"}, {"instead": "exit 1"})
     most: list[int] = []
-    real = slurm._queued
+    real = slurm._Queue.looked_at
 
-    def queued(job: str) -> bool:
+    def looked_at(queue: slurm._Queue) -> Any:
         most.append(sum(told["state"] in ("PENDING", "RUNNING") for told in fake_slurm.jobs(state).values()))
-        return real(job)
+        return real(queue)
 
-    monkeypatch.setattr(slurm, "_queued", queued)
+    monkeypatch.setattr(slurm._Queue, "looked_at", looked_at)
     assert len(on_slurm(cells, tmp_path / "out", WANTS, 1, Silent())) == 2
     assert len(fake_slurm.jobs(state)) == 2 and max(most) <= 1
 

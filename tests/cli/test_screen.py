@@ -6,16 +6,19 @@ import io
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from synthetic_runs import write_run
 from unseen.bench.jobs import in_processes
 from unseen.bench.overriding import overridden
 from unseen.bench.plan import read_benchmark
-from unseen.cli import app, tables
+from unseen.cli import app, show, tables
+from unseen.cli.bench import _show
 from unseen.data.domain import DomainDataset
 from unseen.engines.tasks import Place
 from unseen.engines.telling import Asked
@@ -23,6 +26,7 @@ from unseen.engines.workers import Workers
 from unseen.errors import BadInput
 from unseen.experiment import Experiment
 from unseen.methods import FedAvg
+from unseen.methods.best import Best
 from unseen.report.tables import Cell, comparison
 from unseen.runs.listing import FAILED_FILE, list_runs, remove_run
 from unseen.runs.screen import Board, Screen
@@ -173,6 +177,44 @@ def test_markdown_in_a_file_and_drawn_in_a_terminal(monkeypatch: pytest.MonkeyPa
         tables.show_comparison(cells(3, "x"), "last")
         assert mark in written(on)
         assert "in the last round; mean ± standard deviation over seeds 0 to 2." in " ".join(written(on).split())
+
+
+def test_the_model_that_bench_offers_is_of_the_row_that_it_calls_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that was run on the easy domain alone has the highest mean, and no average."""
+    for seed in range(3):
+        write_run(tmp_path / f"Easy/photo/{seed}", "Easy", "photo", seed, skill=0.95)
+        for fold in ("photo", "sketch"):
+            write_run(tmp_path / f"Whole/{fold}/{seed}", "Whole", fold, seed, skill=0.6)
+    monkeypatch.setattr(tables, "screen", on := console(200))
+    rows: Any = [SimpleNamespace(experiment=SimpleNamespace(seed=seed)) for seed in range(3)]
+    _show(["unseen", "bench", "plan.toml"], tmp_path, rows, {}, quiet=False)
+    said = written(on)
+    assert "Whole reaches" in said and f"unseen export {tmp_path}/Whole/" in said
+
+
+def card(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(show, "screen", on := console(80))
+    show.methods(name, as_json=False)
+    lines = [line.rstrip() for line in written(on).splitlines()]
+    assert all(len(line) <= 80 for line in lines)
+    return lines
+
+
+def test_a_card_speaks_of_papers_and_presets_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    best, fedsb = card("best", monkeypatch), card("fedsb", monkeypatch)
+    assert "tasks: classification, segmentation" in best and not any("in the paper" in line for line in best)
+    assert any("; presets: paper, released" in line for line in fedsb)
+    assert any(line.endswith("in the paper") for line in fedsb) and any(line.endswith("not in the paper") for line in fedsb)
+
+
+def test_a_card_shows_the_variants_that_tune_chooses_among(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = card("best", monkeypatch)
+    begin = next(n for n, line in enumerate(lines) if line.startswith("variants"))
+    assert "unseen tune best" in lines[begin]
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[begin + 1 : begin + 1 + len(Best.variants)]}
+    assert list(rows) == list(Best.variants) and rows["gentle"] == "restyling = gentle" and rows["unmoved"] == "affine = none"
+    assert json.loads(unseen("methods", "best", "--json"))["variants"] == Best.variants
+    assert not any(line.startswith("variants") for line in card("fedsb", monkeypatch))
 
 
 def test_a_run_is_resumed_by_its_folder_alone(tmp_path: Path) -> None:

@@ -87,6 +87,26 @@ def test_what_cannot_be_judged_is_not_recorded() -> None:
     assert _identity(a_step([object()])) is None
 
 
+def test_what_lies_in_a_default_is_not_judged() -> None:
+    """A loop often binds so: `def step(x, w=w)` has the same code over other tensors in the next task."""
+
+    def by_position(weights: torch.Tensor) -> Callable[..., None]:
+        def step(x: torch.Tensor, w: torch.Tensor = weights) -> None:
+            assert w is not x
+
+        return step
+
+    def by_name(weights: torch.Tensor) -> Callable[..., None]:
+        def step(x: torch.Tensor, *, w: torch.Tensor = weights) -> None:
+            assert w is not x
+
+        return step
+
+    for around in (by_position, by_name):
+        assert _identity(around(torch.zeros(3))) is None
+        assert _identity(a_step(around(torch.zeros(3)))) is None, "nor in that of a helper"
+
+
 def test_a_helper_counts_by_what_it_holds() -> None:
     def around(weights: torch.Tensor) -> Callable[..., None]:
         def helper() -> torch.Tensor:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 import pytest
 import torch
 
 import unseen
 from unseen.data.domain import DomainDataset
+from unseen.engines import kept as kept_by_runs
 from unseen.engines.kept import Kept, _made_for
 from unseen.experiment import Experiment
 from unseen.world import World, build_world
@@ -46,3 +50,19 @@ def test_networks_serve_runs_that_differ_in_nothing_that_a_recorded_step_holds(
     tiny: DomainDataset, change: dict[str, object], same: bool
 ) -> None:
     assert (_made_for(on_a_gpu(world(tiny))) == _made_for(on_a_gpu(world(tiny, **change)))) is same  # type: ignore[arg-type]
+
+
+def test_the_last_runs_data_are_gone_before_others_are_loaded(tiny: DomainDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU may have room for either, not for both."""
+    made: list[weakref.ref[Any]] = []
+
+    class Reader:
+        def __init__(self, domains: object, device: object) -> None:
+            assert not any(before() is not None for before in made)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(kept_by_runs, "SampleReader", Reader)
+    kept = Kept()
+    kept.reader(world(tiny))
+    kept.reader(world("styled-digits", "outline"))
+    assert len(made) == 2

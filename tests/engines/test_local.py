@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +52,10 @@ def test_workers_give_the_same_bits_and_tell_faults_plainly_too() -> None:
             go(careless(fault="crash"), "styled-digits", workers=workers, **settings)
         with pytest.raises(BadInput, match="only the client can see"):
             go(careless(fault="mistake"), "styled-digits", workers=workers, **settings)
-        for worker in workers._workers:
-            os.kill(worker.process.pid, signal.SIGKILL)
+        assert equal(go(exercise, "styled-digits", workers=workers, seed=1, **settings), other_seed), "nothing is left of another run"
         with pytest.raises(ClientFailed, match=r"worker process ended \(exit code -9\)"):
-            go(careless(fault="other"), "styled-digits", workers=workers, **settings)
+            go(careless(fault="killed"), "styled-digits", workers=workers, **settings)
+        assert equal(go(exercise, "styled-digits", workers=workers, seed=1, **settings), other_seed), "another process took its place"
 
 
 def test_the_seed_decides_everything(tiny: DomainDataset) -> None:

@@ -14,11 +14,11 @@ import torch
 
 import methods_for_tests as own
 from test_training import Killed, contents, cut_at, go
-from unseen import Experiment, FedAvg
+from unseen import Experiment, FedAvg, FedBN
 from unseen.data.domain import DomainDataset
 from unseen.engines import onlooker
 from unseen.engines.cohort import scored
-from unseen.engines.local import LocalEngine
+from unseen.engines.local import LocalEngine, _overlaps
 from unseen.method import Method
 from unseen.runs.record import read_records
 from unseen.scoring import Model
@@ -98,5 +98,22 @@ def test_a_round_that_fails_leaves_the_one_before_it(tiny: DomainDataset, tmp_pa
     assert rounds[0] == 5, "two rounds were left, and none was trained again"
 
 
-def test_on_a_cpu_and_where_clients_have_models_of_their_own_nothing_is_looked_at_ahead(tiny: DomainDataset, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("device", "method", "masks", "ahead"),
+    [
+        ("cuda", FedAvg(), False, True),
+        ("cpu", FedAvg(), False, False),
+        ("cuda", FedBN(), False, False),  # its clients have models of their own
+        ("cuda", FedAvg(), True, False),
+    ],
+)
+def test_only_a_classifier_on_a_gpu_without_models_of_the_clients_own_is_looked_at_ahead(
+    device: str, method: Method[Any], masks: bool, ahead: bool, tiny: DomainDataset, tiny_masks: DomainDataset
+) -> None:
+    world = build_world(Experiment(method, data=tiny_masks if masks else tiny, target="c"))
+    object.__setattr__(world, "device", torch.device(device))
+    assert _overlaps(world) is ahead
+
+
+def test_an_engine_on_a_cpu_does_not_look_ahead(tiny: DomainDataset, tmp_path: Path) -> None:
     assert not LocalEngine(build_world(Experiment(FedAvg(), data=tiny, target="c")), tmp_path).looks_ahead

@@ -10,6 +10,7 @@ from cases import Case
 from unseen import Experiment, FedAvg, training
 from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput
+from unseen.experiment import departures, read_experiment
 from unseen.methods.best import Best
 from unseen.parts import PARTS
 from unseen.parts.affine import Affine
@@ -64,6 +65,14 @@ def test_for_masks_it_is_fedavg_with_light_colour_amplitudes_and_moves_and_what_
     assert same_bits(trained(Best(lr=0.02, batch=4, visits=3, steps=2, **asked), tiny_masks).state, trained(plain, tiny_masks).state)
 
 
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+def test_what_a_restyled_image_may_look_like(task: str) -> None:
+    for restyling, styles in {"textures": TEXTURES, "gentle": GENTLE, "all": f"{TEXTURES}, {GENTLE}"}.items():
+        method: Any = build(Best, {"restyling": restyling}, PARTS)
+        assert method.local_training(task).views == Restyled(styles=styles), restyling
+    assert Best(restyling="none").local_training(task).views is None
+
+
 def test_what_compiling_may_win_is_reckoned_over_all_visits(tiny: DomainDataset) -> None:
     steps = [
         work.steps
@@ -79,6 +88,12 @@ def test_what_the_recipe_leaves_to_the_task_is_written_down_and_read_again() -> 
     for make in (lambda: build(Best, {"average": "atuo"}, PARTS), lambda: Best(average="atuo")):  # type: ignore[arg-type]
         with pytest.raises(BadInput, match="average is 'atuo'; did you mean 'auto'"):
             make()
+
+
+def test_no_paper_has_it_so_it_has_no_preset_and_departs_from_none(tiny: DomainDataset) -> None:
+    with pytest.raises(BadInput, match=r"^best has no preset 'paper', nor any other$"):
+        read_experiment({"method": "best", "preset": "paper"})
+    assert departures(Experiment(Best(visits=2), tiny, "c"), tiny) == {}
 
 
 @pytest.mark.parametrize("name", Best.variants)

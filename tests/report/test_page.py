@@ -19,6 +19,7 @@ from unseen.errors import BadInput
 from unseen.report.charts import Line, class_chart, line_chart, nice_ticks
 from unseen.report.collect import collect
 from unseen.report.page import render_page
+from unseen.report.summary import curves
 
 
 class Words(HTMLParser):
@@ -101,6 +102,21 @@ def test_a_run_in_progress_can_be_looked_at(tmp_path: Path) -> None:
     assert "No run is finished yet" in page and 'class="c0 open"' in page and "stamp" in page
     write_run(tmp_path / "empty", "FedSB", done=0)
     assert Words(render_page(collect(tmp_path, unfinished=True), "x")).open == []
+
+
+def test_a_round_without_the_metric_shifts_no_other(tmp_path: Path) -> None:
+    """AUC, say, is not defined where a round's cases are of one class."""
+    for seed in (0, 1):
+        write_run(tmp_path / str(seed), "A", "art", seed, 4)
+    records = [json.loads(line) for line in (tmp_path / "1/records.jsonl").read_text().splitlines()]
+    del records[1]["target"]["art"]["accuracy"]
+    (tmp_path / "1/records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    runs = collect(tmp_path).runs
+    (line,) = curves(runs, {"A": 0})["art"]
+    scores = [[100 * run.records[n - 1]["target"]["art"]["accuracy"] for run in runs] for n in (1, 3, 4)]
+    assert [x for x, _ in line.points] == [1, 3, 4]
+    assert [y for _, y in line.points] == pytest.approx([sum(row) / 2 for row in scores])
+    assert line.band == [(min(row), max(row)) for row in scores]
 
 
 NASTY = "<script>alert('1')</script>\"&"

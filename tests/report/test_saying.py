@@ -61,6 +61,26 @@ LEVEL = runs("FedDyn", x=[0.90, 0.72, 0.84], y=[0.50, 0.63, 0.66])
             [*AHEAD, *runs("A", x=[0.9, 0.9, 0.9])],  # best on x, but it has no y: it is not compared
             "FedSB reaches 72.0 % accuracy on average over 2 unseen domains, 3 seeds.",
         ),
+        (
+            [*runs("A", x=[0.5, 0.52, 0.53, 0.99, 0.99, 0.99]), *runs("B", x=[0.6, 0.62, 0.63])],  # ahead by seeds that B does not have
+            "A has the highest accuracy on x: 75.3 %. Over the unseen domains and seeds that both have, it is 10.0 points below the next, "
+            "B: run the two on the same.",
+        ),
+        (
+            [*runs("A", x=[0.5, 0.99]), *runs("B", x=[0.6])],
+            "A has the highest accuracy on x: 74.5 %. Over the unseen domains and seeds that both have, it is 10.0 points below the next, "
+            "B: run the two on the same.",
+        ),
+        (
+            [*runs("A", x=[0.80, 0.81, 0.82]), *runs("B", x=[0.70, 0.71, 0.72])],
+            "A has the highest accuracy on x: 81.0 %, 10.0 points more than the next, B. "
+            "These runs tell the two apart (paired t-test, p < 0.05).",
+        ),
+        (
+            [*runs("A", x=[0.80, 0.81, 0.82]), *runs("B", x=[0.80, 0.81, 0.82])],
+            "A has the highest accuracy on x: 81.0 %, 0.0 points more than the next, B (95 % interval +0.0 to +0.0). "
+            "These runs cannot tell the two apart.",
+        ),
     ],
 )
 def test_the_sentence(cells: list[Cell], said: str) -> None:
@@ -77,6 +97,26 @@ def test_a_best_that_is_clear_of_one_alone_is_not_clear() -> None:
     scores = {"a": {0: 80.0, 1: 82.0, 2: 84.0}, "b": {0: 70.0, 1: 71.0, 2: 75.0}, "c": {0: 90.0, 1: 72.0, 2: 83.0}}
     best = best_of(scores)
     assert best is not None and best.name == "a" and best.behind == ("c", "b") and best.told == {"b"} and not best.clear
+
+
+def test_ahead_is_only_who_is_ahead_over_what_both_have() -> None:
+    a = {0: 50.0, 1: 52.0, 2: 53.0, 3: 99.0, 4: 99.0, 5: 99.0}
+    best = best_of({"a": a, "b": {0: 60.0, 1: 62.0, 2: 64.0}})
+    assert best is not None and best.name == "a" and not best.told
+    best = best_of({"a": a, "b": {0: 40.0, 1: 42.0, 2: 44.0}})
+    assert best is not None and best.told == {"b"}
+
+
+@pytest.mark.parametrize(("lead", "told"), [(10.0, {"b"}), (1e-9, {"b"}), (0.0, set())])
+def test_equal_differences_are_certain_but_where_they_are_zero(lead: float, told: set[str]) -> None:
+    behind = {0: 70.0, 1: 71.1, 2: 72.3}
+    best = best_of({"a": {key: value + lead for key, value in behind.items()}, "b": behind})
+    assert best is not None and best.name == "a" and best.told == told
+
+
+def test_two_equal_differences_are_too_few() -> None:
+    best = best_of({"a": {0: 80.0, 1: 81.0}, "b": {0: 70.0, 1: 71.0}})
+    assert best is not None and not best.told
 
 
 @given(st.floats(0.1, 99.9), st.floats(0.01, 50), st.integers(2, 10))

@@ -84,6 +84,27 @@ def test_the_best_is_marked_where_it_can_be_told() -> None:
     assert r"\textbf{82.00 $\pm$ 2.00}" in to_latex(comparison([*ahead, *behind], "last"))
 
 
+def test_who_ran_on_the_easy_domain_alone_is_no_part_of_the_average() -> None:
+    ahead, behind = several("A", 0.80, 0.82, 0.84), several("B", 0.70, 0.71, 0.75)
+    easy = [Cell("C", "x", seed, records("x", [(0.5, 0.95)], seed)) for seed in range(3)]
+    table = comparison([*ahead, *behind, *easy], "last")
+    assert table.marks == {("C", "x"): 1, ("A", "y"): 1, ("A", "average"): 1, ("A", "worst domain"): 1}
+    assert "**–**" not in to_markdown(table) and "\\textbf{--}" not in to_latex(table)
+
+
+def test_an_incomplete_seed_moves_no_mark() -> None:
+    """A seed without every domain is not in the average that is printed, and so not in what marks it."""
+    ahead, behind = several("A", 0.80, 0.82, 0.84), several("B", 0.70, 0.71, 0.75)
+    easy = [Cell("B", "x", seed, records("x", [(0.5, 0.99)], seed)) for seed in range(3, 20)]
+    assert comparison([*ahead, *behind, *easy], "last").marks == {("A", c): 1 for c in ("y", "average", "worst domain")}
+
+
+def test_the_highest_mean_is_not_marked_where_it_is_worse_on_the_seeds_that_both_have() -> None:
+    ahead = several("A", 0.50, 0.52, 0.53, 0.99, 0.99, 0.99)
+    table = comparison([*ahead, *several("B", 0.60, 0.63, 0.63)], "last")
+    assert table.rows["A"]["average"].mean > table.rows["B"]["average"].mean and table.marks == {}
+
+
 def test_an_incomplete_seed_does_not_enter_the_average() -> None:
     some = [c for c in cells() if not (c.method == "A" and c.fold == "y" and c.seed == 1)]
     row = comparison(some, "last").rows["A"]

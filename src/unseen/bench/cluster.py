@@ -33,9 +33,10 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write them below the folder, wherever their names want to lead, so that a run that is cut here can go on.
+    """Write files below the folder, in an order from which a run can go on wherever the writing is cut short.
 
-    A checkpoint speaks of the other files: it comes after them, but in a new folder, where records alone would say that it was lost.
+    The checkpoint comes last, since it speaks of the other files. In a new folder it comes before them: records without a checkpoint would
+    look as if it had been lost. A name that leads out of the folder is refused.
     """
     checkpoint = 3 if folder.exists() else 1
     for name in sorted(files, key=lambda name: 0 if name == "run.json" else checkpoint if name.startswith("checkpoint") else 2):

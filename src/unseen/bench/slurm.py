@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ def on_slurm(
     name = f"unseen-{secrets.token_hex(4)}"
     executor = _executor(out.absolute() / FOLDER, name, wants)
     waiting = [cell for cell in cells if not _finished(cell, out)]
-    running, failed = dict[str, _Submitted](), dict[str, str]()
+    running, failed, queue = dict[str, _Submitted](), dict[str, str](), _Queue()
     watch.planned(rounds_of(cells))
     for cell in cells:
         if cell not in waiting:
@@ -127,8 +127,9 @@ def on_slurm(
                     break
                 del waiting[0]
             time.sleep(_LOOK)
+            known = queue.looked_at()
             for folder, job in list(running.items()):
-                reason = job.ended()
+                reason = job.ended(known)
                 job.tell_rounds(over=reason is not None)
                 if reason is None:
                     continue
@@ -164,8 +165,7 @@ class _Submitted:
     begun: int  # rounds that were recorded when it was submitted
     told: int
     size: int = 0  # of the timings when they were last read
-    asked: float = field(default_factory=time.monotonic)
-    missed: int = 0  # how often the scheduler did not know it
+    missed: int = 0  # how often in a row the scheduler did not know it
     state: str = ""
 
     def rounds(self) -> int:
@@ -185,13 +185,12 @@ class _Submitted:
             self.told = record["round"]
             self.watch.round(record, seconds.get(record["round"], 0.0))
 
-    def ended(self) -> str | None:
-        """Why it failed, "" if it did not; None while it waits or works."""
+    def ended(self, known: Container[str] | None) -> str | None:
+        """Why it failed, "" if it did not; None while it waits or works. `known` are the scheduler's jobs where it was just asked."""
         told = outcome_of(self.file)
-        if told is not None or time.monotonic() - self.asked < _ASK:
+        if told is not None or known is None:
             return told
-        self.asked = time.monotonic()
-        self.missed = 0 if _queued(self.id) else self.missed + 1
+        self.missed = 0 if self.id in known else self.missed + 1
         if self.missed < 2:  # a disk between machines may be a little behind
             return None
         if (told := outcome_of(self.file)) is not None:
@@ -219,10 +218,19 @@ def _submit(executor: Any, cell: BenchmarkCell, out: Path, wants: SlurmJobs, wat
     return _Submitted(str(job.job_id), cell, file, run, watch, begun, begun)
 
 
-def _queued(job: str) -> bool:
-    """Whether it waits or runs, as far as is known."""
-    told = _asked("squeue", "--noheader", "--user", getpass.getuser(), "--format", "%i")
-    return told is None or job in told.split()
+class _Queue:
+    """The user's jobs that wait or run, as the scheduler has them. One question serves all jobs of a command."""
+
+    def __init__(self) -> None:
+        self._asked = time.monotonic()
+
+    def looked_at(self) -> Container[str] | None:
+        """Their numbers, now and then; None where it is too soon to ask again, or the scheduler does not answer."""
+        if time.monotonic() - self._asked < _ASK:
+            return None
+        self._asked = time.monotonic()
+        told = _asked("squeue", "--noheader", "--user", getpass.getuser(), "--format", "%i")
+        return None if told is None else frozenset(told.split())
 
 
 def _state_of(job: str) -> str:

@@ -182,8 +182,7 @@ def _show(again: list[Any], out: Path, cells: Sequence[BenchmarkCell], failed: d
     """The table, what it says, and what one would do next."""
     from unseen.cli.tables import in_shell, next_steps, say_below, say_where_others_are, show_comparison
     from unseen.report.collect import collect
-    from unseen.report.saying import what_was_found
-    from unseen.report.statistics import scores_by_method
+    from unseen.report.saying import scores_compared, what_was_found
     from unseen.report.telling import best_of
     from unseen.runs.selection import DEFAULT_RULE
 
@@ -198,7 +197,7 @@ def _show(again: list[Any], out: Path, cells: Sequence[BenchmarkCell], failed: d
     say_where_others_are(found.cells, out)
     seeds = sorted({cell.experiment.seed for cell in cells})
     more = ",".join(map(str, range(max(3, len(seeds) + 2))))
-    best = best_of(scores_by_method(found.cells, DEFAULT_RULE))
+    best = best_of(scores_compared(found.cells, DEFAULT_RULE))
     model = out / next(run.folder for run in found.finished if best is None or run.name == best.name)
     steps: list[tuple[Sequence[Any], str]] = []
     if failed:

@@ -74,6 +74,7 @@ def _card(name: str, cls: Any) -> dict[str, Any]:
         "idea": doc[0] if doc else "",
         "tasks": list(cls.tasks),
         "presets": {preset: dict(values) for preset, values in cls.presets.items()},
+        "variants": {variant: dict(values) for variant, values in cls.variants.items()},
         "fields": [
             {"name": s.name, "default": _plain(s.default), "expected": s.expected(), "meaning": s.meaning, "symbol": s.symbol}
             for s in settings_of(cls)
@@ -87,6 +88,19 @@ def _plain(value: Any) -> Any:
     from unseen.settings import Configured, part
 
     return part(value) if isinstance(value, Configured) else value
+
+
+def _as_set(value: Any) -> str:
+    """A field's value as `--set` takes it.
+
+    >>> _as_set(None), _as_set(True), _as_set({"name": "randconv", "copies": 1})
+    ('none', 'true', 'randconv:copies=1')
+    """
+    from unseen.own_code import options_text
+
+    if isinstance(value, dict):
+        return str(value["name"]) + options_text({key: _as_set(part) for key, part in value.items() if key != "name"})
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _travels(cls: Any) -> list[dict[str, Any]]:
@@ -135,20 +149,28 @@ def _type_name(hint: Any) -> str:
 def _show_card(card: dict[str, Any]) -> None:
     from rich.table import Table
 
-    screen.print(f"[bold]{card['title']}[/]  {card['paper']}\n{card['idea']}\n")
-    screen.print(f"tasks: {', '.join(card['tasks'])}; presets: {', '.join(card['presets'])}\n")
+    whole = not screen.is_terminal  # lines; in a terminal they are broken between words
+    screen.print(f"[bold]{card['title']}[/]  {card['paper']}\n{card['idea']}\n", soft_wrap=whole)
+    presets = f"; presets: {', '.join(card['presets'])}" if card["presets"] else ""
+    screen.print(f"tasks: {', '.join(card['tasks'])}{presets}\n", soft_wrap=whole)
+    of_a_paper = any(field["symbol"] for field in card["fields"])
     table = Table(box=None, pad_edge=False)
-    for heading in ("field", "default", "expected", "meaning", "in the paper"):
+    for heading in ("field", "default", "expected", "meaning", *(("in the paper",) if of_a_paper else ())):
         table.add_column(heading, header_style="bold", overflow="fold")
     for field in card["fields"]:
-        table.add_row(
-            field["name"], str(field["default"]), field["expected"], field["meaning"], field["symbol"] or "[dim]not in the paper[/]"
-        )
+        symbol = (field["symbol"] or "[dim]not in the paper[/]",) if of_a_paper else ()
+        table.add_row(field["name"], str(field["default"]), field["expected"], field["meaning"], *symbol)
     screen.print(table)
+    if card["variants"]:
+        screen.print(Text.assemble("\n", ("variants", "bold"), f", of which `unseen tune {card['name']}` chooses one"), soft_wrap=whole)
+        longest = max(map(len, card["variants"]))
+        for variant, values in card["variants"].items():
+            sets = ", ".join(f"{field} = {_as_set(value)}" for field, value in values.items())
+            screen.print(f"  {variant:<{longest}}  {sets or 'the defaults'}", markup=False, soft_wrap=whole)
     screen.print("\n[bold]what travels[/]")
     for row in card["travels"]:
         way = "to the client " if row["direction"] == "received" else "leaves the client"
-        screen.print(f"  {row['task']}: {way:<17} {row['field']} ({_in_words(row)})", markup=False)
+        screen.print(f"  {row['task']}: {way:<17} {row['field']} ({_in_words(row)})", markup=False, soft_wrap=whole)
 
 
 def networks(as_json: _JSON = False) -> None:

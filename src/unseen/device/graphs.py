@@ -160,7 +160,12 @@ def _no_collection() -> Iterator[None]:
 
 
 def _identity(step: Callable[..., Any]) -> Hashable | None:
-    """What a recording depends on besides its batch; None where that cannot be told."""
+    """What a recording depends on besides its batch; None where that cannot be told.
+
+    Defaults of arguments are not looked into: a step may hold another tensor there in every task.
+    """
+    if step.__defaults__ or step.__kwdefaults__:
+        return None
     parts: list[Hashable] = [step.__code__]
     for thing in _things(step):
         part = _identity_of(thing)

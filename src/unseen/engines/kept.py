@@ -17,7 +17,7 @@ __all__ = ["Kept"]
 
 
 class Kept:
-    """The last run's, and no older: a GPU's memory is finite."""
+    """What the last run left. What older runs left is gone, since a GPU's memory is finite."""
 
     def __init__(self) -> None:
         self._data: tuple[World, SampleReader] | None = None
@@ -25,12 +25,9 @@ class Kept:
 
     def reader(self, world: World) -> SampleReader:
         """Where samples of the world's domains are read from."""
-        if self._data is not None:
-            before, reader = self._data
-            if before.dataset.domains == world.dataset.domains and before.device == world.device:  # the same objects
-                return reader
-            self._data = None  # before others find their place
-        self._data = world, SampleReader(world.dataset.domains, world.device)
+        if self._data is None or not _same_data(self._data[0], world):
+            self._data = None  # the last run's go first: a GPU may have no room for both
+            self._data = world, SampleReader(world.dataset.domains, world.device)
         return self._data[1]
 
     def pool(self, use: str, world: World) -> Pool:
@@ -47,6 +44,11 @@ class Kept:
         """Nothing is left: after a run that failed, whatever it was doing."""
         self._data = None
         self._pools.clear()
+
+
+def _same_data(before: World, world: World) -> bool:
+    """Whether they are the same objects in memory, read from the same device."""
+    return before.dataset.domains == world.dataset.domains and before.device == world.device
 
 
 def _made_for(world: World) -> Any:

@@ -69,9 +69,10 @@ class LocalEngine:
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether a model can be looked at while the next round trains: a classifier on a GPU, unless clients have models of their own.
+        """Whether a model can be looked at while the next round trains. That is so for a classifier on a GPU.
 
-        Those are made of what clients remember, which the next round changes. The loss of masks is one of batches, domain by domain.
+        It is not so where clients have models of their own: they are made of what clients remember, and the next round changes that.
+        Nor for masks: their loss is computed batch by batch, and a batch of the onlooker holds images of several domains.
         """
         return self._runner is not None and _overlaps(self.world)
 

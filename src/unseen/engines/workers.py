@@ -25,7 +25,21 @@ __all__ = ["Workers"]
 
 class _Worker:
     def __init__(self, threads: int) -> None:
-        self.process = ChildProcess("unseen.engines.worker", threads=threads)
+        self._threads = threads
+        self._start()
+
+    def _start(self) -> None:
+        self.process = ChildProcess("unseen.engines.worker", threads=self._threads)
+        self.forget()
+
+    def start_again_if_ended(self) -> None:
+        """A process may be gone after its last answer or in the middle of one, killed for want of memory, say. Another takes its place."""
+        if not self.process.alive:
+            self.process.stop()  # its streams are still open
+            self._start()
+
+    def forget(self) -> None:
+        """What it was told does not count: the next question tells it all."""
         self.experiment: dict[str, Any] | None = None
         self.down: tuple[str, Place] | None = None  # what question's common payload it still holds
 
@@ -86,6 +100,7 @@ class Workers:
         def one(name: str) -> tuple[dict[str, Any], bytes | memoryview]:
             worker = self._idle.get()
             try:
+                worker.start_again_if_ended()
                 header = {
                     "task": path,
                     "client": name,
@@ -94,13 +109,14 @@ class Workers:
                     "root": str(memory.root),
                     "versions": memory.versions.get(name, {}),
                 }
+                body = common if shared else downs[name].to_bytes()
                 if worker.experiment != description:
                     header["experiment"] = description
-                body = common if shared else downs[name].to_bytes()
-                if shared and worker.down == (path, place) and worker.experiment == description:
+                elif shared and worker.down == (path, place):
                     header["same_payload"], body = True, b""
                 if asked is not None:
                     header["tells"] = True
+                worker.forget()  # until it has answered: a task that fails leaves it with another run's things
                 answer = worker.call(header, body, lambda told: asked.batch(name, *told["batches"]) if asked else None)
                 if asked is not None:
                     asked.answer(name)
@@ -109,10 +125,14 @@ class Workers:
             finally:
                 self._idle.put(worker)
 
-        while names or ahead:
-            while names and len(ahead) < 2 * self.number:
-                name = names.popleft()
-                ahead.append((name, self._threads.submit(one, name)))
-            name, future = ahead.popleft()
-            reply, content = future.result()
-            yield name, content, reply["staged"]
+        try:
+            while names or ahead:
+                while names and len(ahead) < 2 * self.number:
+                    name = names.popleft()
+                    ahead.append((name, self._threads.submit(one, name)))
+                name, future = ahead.popleft()
+                reply, content = future.result()
+                yield name, content, reply["staged"]
+        finally:  # a run that fails wants no more answers
+            for _, future in ahead:
+                future.cancel()

@@ -38,6 +38,7 @@ class Best(Method[Aggregate]):
     """Half of the images moved, half restyled, at each of four visits; for classes labels smoothed, models averaged over rounds."""
 
     paper = "this project's recipe"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # no paper has it
     compiles = True
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {  # of which `unseen tune best` chooses one
         "textures": {"restyling": "textures"},

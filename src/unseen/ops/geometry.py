@@ -3,9 +3,12 @@
 All of it is one affine map per sample from the pixels of the result to places in the source, so an image is interpolated once
 and never twice. Coordinates are torch's for `align_corners=False`: -1 and 1 are the outer edges of the image, x before y.
 
-There is no antialiasing: a crop is stretched back to the full size and so never shrinks anything, and the zoom factors that are
-in use (0.9 and above; BigAug's 0.4 is meant to be harsh) lose nothing worth a filter. What lies outside the image is its mirror image,
-for masks as well, so that an image and its masks stay true to each other and no black corners appear.
+There is no antialiasing. A crop is stretched to the full size, so it shrinks nothing. A zoom below 1 does shrink. ELCFS's recipe draws 0.9
+and above, the part `Affine` 0.8 and above unless it is set otherwise, BigAug 0.4 and above. At 0.8 every pixel still counts, since
+reading is bilinear. At 0.4 some are passed over: BigAug is meant to be harsh.
+
+What lies outside the image is its mirror image. That goes for masks as well: an image and its masks stay true to each other, and no black
+corners appear.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from unseen.report.tables import AVERAGE, Cell, comparison, in_words
 from unseen.report.telling import ENOUGH_PAIRS, best_of
 from unseen.runs.selection import RULES
 
-__all__ = ["seeds_in_words", "what_the_numbers_are", "what_was_found"]
+__all__ = ["scores_compared", "seeds_in_words", "what_the_numbers_are", "what_was_found"]
 
 
 def what_was_found(cells: Iterable[Cell], rule: str = "source") -> str:
@@ -20,7 +20,7 @@ def what_was_found(cells: Iterable[Cell], rule: str = "source") -> str:
     if not table.columns:
         return ""
     where = f"on {table.columns[0]}" if AVERAGE not in table.columns else f"on average over {len(table.columns) - 2} unseen domains"
-    scores = {name: row for name, row in _complete(scores_by_method(cells, rule)).items() if row}
+    scores = scores_compared(cells, rule)
     best = best_of(scores)
     assert best is not None
     mean = fmean(scores[best.name].values())
@@ -33,7 +33,10 @@ def what_was_found(cells: Iterable[Cell], rule: str = "source") -> str:
     lead = f"{best.name} has the highest {table.metric} {where}: {mean:.1f} %"
     if against.difference is None:
         return f"{lead}. It shares no unseen domain and seed with the next, {second}, so the two cannot be compared."
-    by = f"{abs(against.difference):.1f} points {'more' if against.difference >= 0 else 'less'} than the next, {second}"
+    if (below := round(-against.difference, 1)) > 0:
+        over = "Over the unseen domains and seeds that both have"
+        return f"{lead}. {over}, it is {below:.1f} points below the next, {second}: run the two on the same."
+    by = f"{abs(against.difference):.1f} points more than the next, {second}"
     if seeds == 1:
         return f"{lead}, {by}. One seed cannot tell {'the two' if len(best.behind) == 1 else 'them'} apart: run more."
     if best.clear:
@@ -44,6 +47,20 @@ def what_was_found(cells: Iterable[Cell], rule: str = "source") -> str:
     level = [name for name in best.behind if name not in best.told]
     apart = "the two apart" if level == [second] else f"it from {_listed(level)}"
     return f"{lead}, {by} (95 % interval {against.low:+.1f} to {against.high:+.1f}). These runs cannot tell {apart}."
+
+
+def scores_compared(cells: Iterable[Cell], rule: str) -> dict[str, dict[tuple[str, int], float]]:
+    """The scores that say who is ahead: of each method the seeds that have every unseen domain, as in the table's average.
+
+    Methods without such a seed are left out. Where none has one, all scores count.
+    """
+    scores = scores_by_method(cells, rule)
+    columns = {domain for row in scores.values() for domain, _ in row}
+    whole = {}
+    for name, row in scores.items():
+        seeds = {seed for _, seed in row if all((domain, seed) in row for domain in columns)}
+        whole[name] = {key: value for key, value in row.items() if key[1] in seeds}
+    return {name: row for name, row in (whole if any(whole.values()) else scores).items() if row}
 
 
 def what_the_numbers_are(cells: Iterable[Cell], rule: str) -> str:
@@ -75,13 +92,3 @@ def _listed(names: list[str]) -> str:
 
 def _seeds(number: int) -> str:
     return "one seed" if number == 1 else f"{number} seeds"
-
-
-def _complete(scores: dict[str, dict[tuple[str, int], float]]) -> dict[str, dict[tuple[str, int], float]]:
-    """Of each method the seeds that have every unseen domain, as in the table's average; all where it has none."""
-    columns = {domain for row in scores.values() for domain, _ in row}
-    whole = {}
-    for name, row in scores.items():
-        seeds = {seed for _, seed in row if all((domain, seed) in row for domain in columns)}
-        whole[name] = {key: value for key, value in row.items() if key[1] in seeds}
-    return whole if any(whole.values()) else scores

@@ -36,25 +36,26 @@ def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def curves(runs: Sequence[Run], numbers: Mapping[str, int]) -> dict[str, list[Line]]:
-    """By unseen domain: each method's mean over its finished seeds with their range, and every unfinished run alone."""
-    finished: dict[tuple[str, str], list[list[float]]] = {}
+    """By unseen domain: each method's mean over its finished seeds with their range, and every unfinished run alone.
+
+    A mean is of one round: a round that lacks the metric in one of the seeds is left out.
+    """
+    finished: dict[tuple[str, str], list[dict[int, float]]] = {}
     charts: dict[str, list[Line]] = {}
     for run in runs:
         for target in run.about["targets"]:
             title = target if target == run.fold else f"{run.fold} → {target}"
             lines = charts.setdefault(title, [])
-            values = [
-                (r["round"], 100 * r["target"][target][r["metric"]]) for r in run.records if r["metric"] in r["target"].get(target, {})
-            ]
+            values = {r["round"]: 100 * r["target"][target][r["metric"]] for r in run.records if r["metric"] in r["target"].get(target, {})}
             if run.finished:
-                finished.setdefault((title, run.name), []).append([y for _, y in values])
+                finished.setdefault((title, run.name), []).append(values)
             else:
-                lines.append(
-                    Line(f"{run.name}, seed {run.seed}: {len(values)} of {run.rounds} rounds", numbers[run.name], values, open=True)
-                )
+                label = f"{run.name}, seed {run.seed}: {len(values)} of {run.rounds} rounds"
+                lines.append(Line(label, numbers[run.name], list(values.items()), open=True))
     for (title, name), rows in finished.items():
-        steps = list(zip(*rows, strict=False))  # as many rounds as the shortest has
-        points = [(number, statistics.fmean(values)) for number, values in enumerate(steps, 1)]
+        rounds = [number for number in rows[0] if all(number in row for row in rows)]  # those that every seed has
+        steps = [[row[number] for row in rows] for number in rounds]
+        points = [(number, statistics.fmean(values)) for number, values in zip(rounds, steps, strict=True)]
         band = [(min(values), max(values)) for values in steps] if len(rows) > 1 else []
         charts[title].append(Line(f"{name} ({len(rows)} seed{'s' if len(rows) > 1 else ''})", numbers[name], points, band))
     return charts

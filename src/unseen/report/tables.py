@@ -162,7 +162,7 @@ def _row(seeds: dict[int, dict[str, float]], columns: Sequence[str], worst: str)
 
 
 def _marks(by_method: Mapping[str, Mapping[int, Mapping[str, float]]], columns: Sequence[str], worst: str) -> dict[tuple[str, str], int]:
-    """The best row of a column where it is clear of all others: over seeds, the average over pairs of unseen domain and seed."""
+    """The best row of a column where it is clearly above all others: over seeds, the average over pairs of unseen domain and seed."""
     marks: dict[tuple[str, str], int] = {}
     for column in (*columns, AVERAGE, worst) if len(columns) > 1 else columns:
         best = best_of({method: _compared(seeds, columns, column, worst) for method, seeds in by_method.items()})
@@ -171,11 +171,12 @@ def _marks(by_method: Mapping[str, Mapping[int, Mapping[str, float]]], columns: 
 
 
 def _compared(seeds: Mapping[int, Mapping[str, float]], columns: Sequence[str], column: str, worst: str) -> dict[tuple[str, int], float]:
-    """The scores of a method that one column is compared by."""
+    """The scores of a method that one column is compared by. The last two columns are over seeds that have every domain, as in the row."""
+    whole = {seed: scores for seed, scores in seeds.items() if all(c in scores for c in columns)}
     if column == AVERAGE:
-        return {(c, seed): scores[c] for seed, scores in seeds.items() for c in columns if c in scores}
+        return {(c, seed): scores[c] for seed, scores in whole.items() for c in columns}
     if column == worst:
-        return {(worst, seed): min(scores.values()) for seed, scores in seeds.items() if all(c in scores for c in columns)}
+        return {(worst, seed): min(scores.values()) for seed, scores in whole.items()}
     return {(column, seed): scores[column] for seed, scores in seeds.items() if column in scores}
 
 

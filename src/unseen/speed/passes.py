@@ -29,9 +29,9 @@ __all__ = ["Other", "PassesMade", "counted"]
 
 @dataclass(frozen=True)
 class Other:
-    """PassesMade of a network beside the task's."""
+    """A network beside the task's: how much a round computes in it, and a bare pass of it to time."""
 
-    operations: int  # of a round
+    operations: int  # of all its passes in a round
     bare: BareStep
 
     def run(self, passes: int) -> None:
