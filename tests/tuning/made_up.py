@@ -52,6 +52,7 @@ class Written:
         self.out, self.skill, self.source = out, skill, source
         self.asked: list[tuple[str, int]] = []
         self.failing: dict[str, str] = {}
+        self.diverging: dict[str, int] = {}  # part of a folder -> the round that gives no finite weights
 
     def __call__(self, cells: Sequence[BenchmarkCell]) -> dict[str, str]:
         failed = {}
@@ -61,7 +62,11 @@ class Written:
             if why:
                 failed[cell.folder] = why
                 continue
-            lines = [record(cell, n, self.skill, self.source(cell)) for n in range(1, cell.experiment.rounds + 1)]
+            rounds = cell.experiment.rounds
+            ends = next((number for part, number in self.diverging.items() if part in cell.folder), rounds + 1)
+            if ends <= rounds:
+                failed[cell.folder] = f"round {ends}: nothing to average"
+            lines = [record(cell, n, self.skill, self.source(cell)) for n in range(1, min(rounds + 1, ends))]
             folder = self.out / cell.folder
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

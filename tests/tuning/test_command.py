@@ -17,10 +17,11 @@ from unseen.bench.sequential import run_benchmark
 from unseen.cli import app
 from unseen.experiment import read_experiment
 from unseen.runs.record import read_records
-from unseen.runs.watch import Silent
+from unseen.runs.watch import Silent, Within
 from unseen.training import train
-from unseen.tuning.plan import read_plan
+from unseen.tuning.plan import TuningBudget, read_plan
 from unseen.tuning.running import Blind, tune
+from unseen.tuning.search import lay_out
 from unseen.tuning.uses import uses_of
 from unseen.tuning.writing import to_toml
 
@@ -49,6 +50,24 @@ def test_halving_with_real_runs_resumes_them_to_the_same_bits(tmp_path: Path) ->
     use = next(u for u in uses_of(plan) if u.number == last.number)
     whole = train(use.cell.experiment, tmp_path / "whole", watch=Silent())
     assert read_records(tmp_path / use.cell.folder / "records.jsonl") == list(whole.records)
+
+
+def test_a_smaller_budget_goes_on_with_a_run_that_was_killed_on_its_way_to_more_rounds(tmp_path: Path) -> None:
+    class Killed(Silent):
+        def within(self, where: Within) -> None:
+            raise KeyboardInterrupt
+
+    row = {"method": "fedavg", "label": "A", "rates": [0.001, 0.05, 0.5], "set": {"batch": 8}}
+    values = {**plan_values(row, choice="new-site", search="halving-rounds", keep=2), "rounds": 4}
+    with pytest.raises(KeyboardInterrupt):
+        tune(read_plan(values), tmp_path, lambda cells: run_benchmark(cells, tmp_path, 1, Killed()), lambda text: None)
+    (begun,) = tmp_path.rglob("run.json")
+    assert json.loads(begun.read_text())["experiment"]["rounds"] == 2 and read_records(begun.parent / "records.jsonl") == []
+    smaller = read_plan(values, TuningBudget("rounds", 30))
+    assert [rung.rounds for rung in lay_out(smaller, uses_of(smaller))] == [1, 2, 4]
+    tuned = tune(smaller, tmp_path, lambda cells: run_benchmark(cells, tmp_path, 1, Silent()), lambda text: None)
+    rounds = {file.parent: len(read_records(file)) for file in tmp_path.rglob("records.jsonl")}
+    assert rounds[begun.parent] == 2 and sorted(tuned.choices[0].rounds.values()) == [1, 2, 2]
 
 
 def test_a_method_with_variants_is_tuned_and_its_file_can_be_run(tmp_path: Path) -> None:

@@ -75,6 +75,30 @@ def test_halving_over_seeds(tmp_path: Path) -> None:
     assert sum(len(found) == 3 for found in seeds.values()) == 3 and sum(len(found) == 1 for found in seeds.values()) == 6
 
 
+def test_a_try_that_diverges_later_keeps_its_place_in_the_steps_before(tmp_path: Path) -> None:
+    """The same command again comes to the same choice: what a later step brought does not reach back into an earlier one."""
+
+    def skill(name: str, domain: str, number: int) -> float:  # after the first step 0.5 stands fourth; in the end it would be the best
+        smoothing = float(name.rpartition("=")[2])
+        return smoothing if number <= 3 or smoothing != 0.5 else 1.0
+
+    plan = read_plan(nine())
+    run = Written(tmp_path, skill)
+    run.diverging["smoothing=0.8/without-b"] = 5
+    first = tune(plan, tmp_path, run, silent)
+    assert first.choices[0].number == NINE.index(0.7), "0.8 led after the first step and diverged in the second"
+    assert first.choices[0].standings[NINE.index(0.8)] is None
+    run.asked.clear()
+    again = tune(plan, tmp_path, run, silent)
+    assert (again.choices, run.asked) == (first.choices, [])
+    run.out = early = tmp_path / "early"
+    run.diverging["smoothing=0.8/without-b"] = 3
+    for _ in range(2):
+        tuned = tune(plan, early, run, silent)
+        assert tuned.choices[0].number == NINE.index(0.5), "0.8 diverged in the first step: the fourth took its place"
+        assert tuned.choices[0].standings[NINE.index(0.8)] is None
+
+
 @pytest.mark.parametrize(("schedule", "refused"), [("cosine", True), ({"name": "cosine", "over": 9}, False)])
 def test_rates_that_fall_until_the_last_round_cannot_be_gone_on_with(schedule: Any, refused: bool) -> None:
     row = {"method": "fedavg", "label": "A", "try": {"smoothing": NINE}, "set": {"schedule": schedule}}

@@ -12,6 +12,7 @@ from typing import Any
 from unseen.bench.plan import BenchmarkCell
 from unseen.errors import BadInput
 from unseen.files import write_atomically
+from unseen.runs.folder import read_run
 from unseen.runs.record import Record, read_records
 from unseen.runs.watch import ManyWatch, Watch
 from unseen.tuning.choosing import Choice, best_of, lost_to_the_oracle, standing
@@ -95,7 +96,7 @@ def tune(plan: TuningPlan, out: Path, run: Runs, say: Callable[[str], None], at_
         _run(missing, run, state)
         done = rung.seeds
         for use in wanted:
-            scores[use] = None if use.cell.folder in state.diverged else score_of(use, out, rung.rounds)
+            scores[use] = score_of(use, out, rung.rounds)  # None where it diverged before that round, not after it
             rounds[use] = rung.rounds
         for key in racing:
             mine = [u for u in wanted if (u.row, u.target) == key]
@@ -144,9 +145,17 @@ def _on_its_target(use: Use, out: Path, rounds: int) -> float | None:
 
 def _missing(wanted: Sequence[Use], rung: Rung, out: Path, state: _State) -> list[BenchmarkCell]:
     """The runs that have not come to the rung's last round; one that diverged would do so again."""
-    cells = {u.cell.folder: BenchmarkCell(replace(u.cell.experiment, rounds=rung.rounds), u.cell.folder) for u in wanted}
-    there = {folder: len(read_records(out / folder / "records.jsonl")) for folder in cells}
-    return [cell for folder, cell in cells.items() if folder not in state.diverged and there[folder] < rung.rounds]
+    experiments = {u.cell.folder: u.cell.experiment for u in wanted}
+    there = {folder: len(read_records(out / folder / "records.jsonl")) for folder in experiments}
+    missing = [folder for folder in experiments if folder not in state.diverged and there[folder] < rung.rounds]
+    rounds = {folder: max(rung.rounds, _begun_for(out / folder)) for folder in missing}
+    return [BenchmarkCell(replace(experiments[folder], rounds=rounds[folder]), folder) for folder in missing]
+
+
+def _begun_for(folder: Path) -> int:
+    """The rounds that a run was begun for, under a larger budget: it cannot be gone on with to fewer."""
+    begun = read_run(folder)
+    return begun["experiment"]["rounds"] if begun else 0
 
 
 def _run(cells: Sequence[BenchmarkCell], run: Runs, state: _State) -> None:
