@@ -17,7 +17,7 @@ from unseen.tuning.plan import TuningBudget, read_plan
 from unseen.tuning.running import tune
 from unseen.tuning.search import Rung, cost_of, lay_out, survivors
 from unseen.tuning.uses import uses_of
-from unseen.tuning.writing import table_of
+from unseen.tuning.writing import describe, table_of
 
 NINE = [round(0.1 * n, 1) for n in range(9)]
 
@@ -125,6 +125,34 @@ def test_each_target_keeps_tries_of_its_own(tmp_path: Path) -> None:
     assert kept["d"] == [0, 1, 2]
 
 
+def test_what_is_said_of_a_search_that_ended_early_is_what_was_run(tmp_path: Path) -> None:
+    by_rounds = read_plan(nine(budget={"rounds": 100}))
+    run = Written(tmp_path / "rounds", by_smoothing(dict(zip(NINE, NINE, strict=True))))
+    tuned = tune(by_rounds, run.out, run, silent)
+    assert max(rounds for _, rounds in run.asked) == 3
+    assert describe(tuned) == "chosen by held-out source, the mean; one choice for a new site; 3 rounds, seed 0"
+
+    values = nine(seeds=[5, 6, 7])
+    values["tune"] |= {"search": "halving-seeds", "keep": 2, "seeds": [5, 6, 7]}
+    values["methods"] += [{"method": "fedavg", "label": "B", "try": {"smoothing": [0.0, 0.3]}}]
+    by_seeds = read_plan(values)
+    assert [rung.seeds for rung in lay_out(by_seeds, uses_of(by_seeds))] == [(5, 6), (5, 6, 7)]
+    run = Written(tmp_path / "seeds", by_smoothing(dict(zip(NINE, NINE, strict=True))))
+    tuned = tune(by_seeds, run.out, run, silent)
+    assert not any("/seed-7" in folder for folder, _ in run.asked if "-B/" in folder), "one of two tries is left"
+    assert describe(tuned).endswith("; A: 9 rounds, seeds 5, 6, 7; B: 9 rounds, seeds 5, 6")
+
+    values["methods"] = values["methods"][1:]
+    run = Written(tmp_path / "one", by_smoothing(dict(zip(NINE, NINE, strict=True))))
+    assert describe(tune(read_plan(values), run.out, run, silent)).endswith("; 9 rounds, seeds 5, 6"), "seed 7 was not run at all"
+
+
+def test_what_is_said_of_a_grid_is_its_rounds_and_seeds(tmp_path: Path) -> None:
+    run = Written(tmp_path, by_smoothing({0.0: 0.1, 0.1: 0.2, 0.2: 0.3}))
+    tuned = tune(read_plan(plan_values(seeds=[0, 1], rounds=1)), tmp_path, run, silent)
+    assert describe(tuned) == "chosen by held-out source, the mean; a choice for each target; 1 round, seeds 0, 1"
+
+
 @given(st.integers(1, 40), st.integers(2, 5), st.integers(1, 60))
 def test_one_in_so_many_goes_on_and_never_none(tries: int, keep: int, rounds: int) -> None:
     assert 1 <= survivors(tries, keep) <= max(1, -(-tries // keep)) and (tries == 1 or survivors(tries, keep) < tries)
@@ -135,12 +163,12 @@ def test_a_budget_takes_as_many_seeds_as_it_can(tmp_path: Path) -> None:
     told: list[str] = []
     run = Written(tmp_path, by_smoothing({0.0: 0.1, 0.1: 0.2, 0.2: 0.3}))
     tuned = tune(read_plan(values, TuningBudget("runs", 30)), tmp_path, run, told.append)
-    assert tuned.seeds == (0, 1) and len(run.asked) == 24
+    assert tuned.choices[0].seeds == (0, 1) and len(run.asked) == 24
     assert told == ["3 tries, 24 runs and 96 rounds, within 30 runs; the budget allows 2 of 3 seeds"]
     with pytest.raises(BadInput, match="the budget of 11 runs is too small for one try each: 3 tries need 12 runs at least"):
         tune(read_plan(values, TuningBudget("runs", 11)), tmp_path, run, told.append)
     run.asked.clear()
-    assert tune(read_plan(values), tmp_path, run, silent).seeds == (0, 1, 2), "a larger budget goes on with what is there"
+    assert tune(read_plan(values), tmp_path, run, silent).choices[0].seeds == (0, 1, 2), "a larger budget goes on with what is there"
     assert len(run.asked) == 12
 
 
@@ -155,16 +183,16 @@ def test_a_budget_of_minutes_is_looked_at_between_seeds(tmp_path: Path, monkeypa
         return write(cells)
 
     tuned = tune(read_plan(values, TuningBudget("minutes", 5)), tmp_path, run, told.append)
-    assert tuned.seeds == (0, 1), "a seed takes two minutes"
+    assert tuned.choices[0].seeds == (0, 1), "a seed takes two minutes"
     assert told[-1] == "another seed would go beyond 5 minutes; the choice rests on 2 of 3 seeds"
     again = tune(read_plan(values, TuningBudget("minutes", 5)), tmp_path, run, silent)
-    assert again.seeds == (0, 1) and again.choices == tuned.choices and now[0] == 240
+    assert again.choices[0].seeds == (0, 1) and again.choices == tuned.choices and now[0] == 240
     write.out = other = tmp_path / "other"
     with pytest.raises(BadInput, match=r"the budget of 1 minutes is too small for one try each: 12 runs, of which the first took 0.2"):
         tune(read_plan(values, TuningBudget("minutes", 1)), other, run, silent)
-    assert tune(read_plan(values, TuningBudget("minutes", 2)), other, run, silent).seeds == (0,), "the first run was kept"
+    assert tune(read_plan(values, TuningBudget("minutes", 2)), other, run, silent).choices[0].seeds == (0,), "the first run was kept"
     write.out = third = tmp_path / "third"
-    assert tune(read_plan(values, TuningBudget("minutes", 1)), third, run, silent, at_once=2).seeds == (0,)
+    assert tune(read_plan(values, TuningBudget("minutes", 1)), third, run, silent, at_once=2).choices[0].seeds == (0,)
 
 
 def test_runs_of_another_plan_are_refused(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ class Choice:
     number: int  # of the try
     standings: Mapping[int, float | None]  # by try: what it was chosen by
     rounds: Mapping[int, int]  # by try: the round in which it stood so
+    seeds: tuple[int, ...]  # of the last comparison
 
 
 def standing(rule: str, scores: Iterable[tuple[Use, float | None]]) -> float | None:

@@ -60,7 +60,6 @@ class Tuned:
     choices: tuple[Choice, ...]
     scores: Mapping[Use, float | None]
     rounds: Mapping[Use, int]  # in which round each was read
-    seeds: tuple[int, ...]  # that the last comparison rests on
 
     def of(self, row: str, target: str | None) -> Choice:
         """The choice of a row for a target; one for all targets serves each."""
@@ -81,20 +80,19 @@ def tune(plan: TuningPlan, out: Path, run: Runs, say: Callable[[str], None], at_
     rounds: dict[Use, int] = {}
     standings: dict[Key, dict[int, float | None]] = {key: {} for key in left}
     stood: dict[Key, dict[int, int]] = {key: {} for key in left}
-    done: tuple[int, ...] = ()
+    seeds: dict[Key, tuple[int, ...]] = {}
     for place, rung in enumerate(rungs):
         racing = {key for key, numbers in left.items() if len(numbers) > 1 or place == 0}
         wanted = [u for u in uses if u.seed in rung.seeds and (u.row, u.target) in racing and u.number in left[u.row, u.target]]
         missing = _missing(wanted, rung, out, state)
         if missing and place and plan.budget.unit == "minutes" and state.seconds * (1 + 1 / place) > 60 * plan.budget.amount:
-            say(f"another seed would go beyond {plan.budget}; the choice rests on {len(done)} of {len(plan.seeds)} seeds")
+            say(f"another seed would go beyond {plan.budget}; the choice rests on {len(rungs[place - 1].seeds)} of {len(plan.seeds)} seeds")
             break
         if len(rungs) > 1 and missing:
             say(f"step {place + 1} of {len(rungs)}: {_counted(wanted)} to round {rung.rounds}, seeds {', '.join(map(str, rung.seeds))}")
         if missing and plan.budget.unit == "minutes" and not state.seconds:
             missing = _first_alone(plan, missing, at_once, run, state)
         _run(missing, run, state)
-        done = rung.seeds
         for use in wanted:
             scores[use] = score_of(use, out, rung.rounds)  # None where it diverged before that round, not after it
             rounds[use] = rung.rounds
@@ -103,10 +101,11 @@ def tune(plan: TuningPlan, out: Path, run: Runs, say: Callable[[str], None], at_
             now = {n: standing(plan.rule, [(u, scores[u]) for u in mine if u.number == n]) for n in left[key]}
             standings[key] |= now
             stood[key] |= dict.fromkeys(now, rung.rounds)
+            seeds[key] = rung.seeds
             _refuse_nothing(plan, key, now)
             left[key] = best_of(now, survivors(len(now), rung.keep))
-    choices = tuple(Choice(row, target, numbers[0], standings[row, target], stood[row, target]) for (row, target), numbers in left.items())
-    return Tuned(plan, choices, scores, rounds, done)
+    choices = tuple(Choice(*key, numbers[0], standings[key], stood[key], seeds[key]) for key, numbers in left.items())
+    return Tuned(plan, choices, scores, rounds)
 
 
 def oracle(tuned: Tuned, out: Path) -> list[tuple[Choice, int, float]]:

@@ -51,10 +51,17 @@ def describe(tuned: Tuned) -> str:
     whose = {"one": "one choice for all targets", "per-target": "a choice for each target", "new-site": "one choice for a new site"}[
         plan.choice
     ]
-    seeds = ", ".join(map(str, tuned.seeds))
-    return (
-        f"chosen by {by}; {whose}; {plan.rounds} round{'s' if plan.rounds > 1 else ''}, seed{'s' if len(tuned.seeds) > 1 else ''} {seeds}"
-    )
+    return f"chosen by {by}; {whose}; {_compared(tuned.choices)}"
+
+
+def _compared(choices: Sequence[Choice]) -> str:
+    """The rounds and seeds that choices rest on; by choice where they differ, since a search ends when one try is left."""
+    found: dict[str, list[str]] = {}
+    for choice in choices:
+        rounds, seeds = choice.rounds[choice.number], ", ".join(map(str, choice.seeds))
+        told = f"{rounds} round{'s' if rounds > 1 else ''}, seed{'s' if len(choice.seeds) > 1 else ''} {seeds}"
+        found.setdefault(told, []).append(f"{choice.row} for {choice.target}" if choice.target else choice.row)
+    return next(iter(found)) if len(found) == 1 else "; ".join(f"{' and '.join(whose)}: {told}" for told, whose in found.items())
 
 
 def reported_elsewhere(tuned: Tuned) -> str:
