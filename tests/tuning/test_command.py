@@ -136,6 +136,11 @@ def test_a_looker_on_is_blind_to_what_does_not_train() -> None:
         ([f"{FILE}:Recipe", "--data", f"{FILE}:four", "--budget", "hours=3"], "expected one of runs, rounds or minutes"),
         ([f"{FILE}:Recipe", "--data", f"{FILE}:three", "--target", "a"], "needs 3 sources"),
         ([f"{FILE}:Recipe", "--data", f"{FILE}:four", "--rule", "oracle"], "expected source, held-out or held-out-worst"),
+        (
+            ["best", "--data", f"{FILE}:four", "--set", "restyling=none", "--set", "batch=8"],
+            'unseen: best: set has restyling = "none", and the tries decide restyling; expected fields that they leave alone. '
+            "Leave it out of set, or out of the tries (a plan names its own)",
+        ),
         ([f"{FILE}:Recipe", "--data", f"{FILE}:four", "--jobs", "0"], "--jobs '0'"),
         ([f"{FILE}:Recipe", "--data", f"{FILE}:four", "--budget", "runs=3"], "too small for one try each: 2 tries need 8 runs"),
     ],

@@ -17,7 +17,8 @@ from unseen.tuning.plan import TuningPlan, read_budget, read_plan
 from unseen.tuning.tries import read_row
 from unseen.tuning.uses import uses_of
 
-PLANS = sorted((Path(__file__).parents[2] / "benchmarks" / "evidence").glob("*.plan.toml"))
+EVIDENCE = Path(__file__).parents[2] / "benchmarks" / "evidence"
+PLANS = sorted(EVIDENCE.glob("*.plan.toml"))
 
 
 def test_every_combination_of_what_a_row_leaves_open() -> None:
@@ -52,6 +53,13 @@ def test_what_the_experiment_says_can_be_tried_too() -> None:
     assert row.with_fields(row.tries[1].fields) == {"method": "fedavg", "label": "A", "augment": "flips", "set": {"smoothing": 0.1}}
 
 
+def test_what_is_set_is_for_the_tries_that_leave_it_alone() -> None:
+    row = read_row({"method": "fedavg", "variants": {"as it is": {}, "more": {"epochs": 4}}, "set": {"epochs": 1}})
+    assert [row.with_fields(one.fields)["set"] for one in row.tries] == [{"epochs": 1}, {"epochs": 4}]
+    row = read_row({"method": "fedavg", "ingredients": {"smooth": {"smoothing": 0.1}}, "set": {"smoothing": 0.0}})
+    assert [row.with_fields(one.fields)["set"]["smoothing"] for one in row.tries] == [0.0, 0.1]
+
+
 @pytest.mark.parametrize(
     ("row", "tune", "message"),
     [
@@ -62,6 +70,8 @@ def test_what_the_experiment_says_can_be_tried_too() -> None:
         ({"try": {"smoothing": 0.1}}, {}, "expected a table of lists"),
         ({"rates": [0.1, 0.2], "try": {"lr": [0.1, 0.2]}}, {}, "lr and rate both decide lr"),
         ({"rates": [0.1, 0.2], "by_target": {"a": {"lr": 1.0}}}, {}, "by_target sets it as well"),
+        ({"rates": [0.1, 0.2], "set": {"lr": 1.0}}, {}, r"A: set has lr = 1.0, and the tries decide lr; expected .* Leave it out of set"),
+        ({"variants": {"a": {"lr": 0.1}, "b": {"lr": 0.2}}, "set": {"lr": 1.0}}, {}, "set has lr = 1.0, and the tries decide lr"),
         ({"rates": [0.1, 0.2]}, {"set": {"fedavg": {"lr": 1.0}}}, r"\[tune.set.fedavg\] sets it as well"),
         ({"ingredients": {"a": {"lr": 1.0}, "b": {"lr": 2.0}}}, {}, "ingredients a and b both set lr"),
         ({"variants": "declared"}, {}, "fedavg declares no variants"),
@@ -116,6 +126,11 @@ def test_the_plans_of_the_evidence_can_be_read(file: Path) -> None:
         uses = uses_of(plan)
         tries = sum(len(row.tries) for row in plan.open_rows)
         assert len(uses) == tries * len(plan.seeds) * (1 if plan.single_source else len(plan.targets or ()))
+
+
+@pytest.mark.parametrize("file", sorted((EVIDENCE / "best").glob("*.plan.toml")), ids=lambda path: path.stem)
+def test_the_plans_that_chose_the_recipe_can_be_read(file: Path) -> None:
+    assert read_plan(tomllib.loads(file.read_text())).open_rows
 
 
 PLAIN = st.recursive(

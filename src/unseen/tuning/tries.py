@@ -84,6 +84,7 @@ def read_row(value: Any, most: int | None = None) -> Row:
         axes = _axes(given, rate_fields)
         tries = tuple(_combinations(axes, most)) if axes else ()
         _refuse_overlap(axes, kept)
+        _refuse_vain_set(axes, kept.get("set", {}), of_the_method=given.get("variants") == "declared")
     except BadInput as bad:
         raise BadInput([f"{label}: {problem}" for problem in bad.problems]) from None
     ranges = {axis.name: tuple(sorted(axis.numbers)) for axis in axes if axis.numbers}
@@ -101,6 +102,10 @@ class _Axis:
     @property
     def fields(self) -> set[str]:
         return {key for _, fields in self.values for key in fields}
+
+    @property
+    def fields_of_every_value(self) -> set[str]:
+        return set.intersection(*(set(fields) for _, fields in self.values))
 
 
 def _misplaced(given: Mapping[str, Any]) -> Iterator[str]:
@@ -221,6 +226,17 @@ def _refuse_overlap(axes: Sequence[_Axis], kept: Mapping[str, Any]) -> None:
         raise BadInput(f"{key} is tried, and by_target sets it as well; leave it out of one of them")
     for key in sorted(tried & kept.keys()):
         raise BadInput(f"{key} is tried, and the row sets it as well; leave it out of one of them")
+
+
+def _refuse_vain_set(axes: Sequence[_Axis], given: Mapping[str, Any], of_the_method: bool) -> None:
+    """What `set` gives is for the tries that leave it alone. None does, or it goes against variants that are `of_the_method`."""
+    for axis in axes:
+        vain = axis.fields if of_the_method and axis.name == "variant" else axis.fields_of_every_value
+        for key in sorted(vain & given.keys()):
+            raise BadInput(
+                f"set has {key} = {json.dumps(given[key], default=str)}, and the tries decide {key}; expected fields that they leave "
+                "alone. Leave it out of set, or out of the tries (a plan names its own)"
+            )
 
 
 def _text(value: Any) -> str:
