@@ -16,6 +16,7 @@ from unseen.bench.plan import BenchmarkCell, read_benchmark
 from unseen.errors import BadInput
 from unseen.experiment import Experiment
 from unseen.methods import FedAvg
+from unseen.tuning.choosing import standing
 from unseen.tuning.plan import read_plan
 from unseen.tuning.running import TriesFailed, Tuned, oracle, tune
 from unseen.tuning.uses import Use, uses_of
@@ -98,6 +99,21 @@ def test_the_oracle_of_a_choice_per_target(tmp_path: Path) -> None:
     assert lost["a"] == (0, 0.0)
 
 
+def test_the_oracle_looks_at_the_tries_that_came_to_the_last_step_alone(tmp_path: Path) -> None:
+    """An early round of a try that was dropped is not held against a late round of the others."""
+
+    def skill(name: str, domain: str, number: int) -> float:
+        return {"0.0": 1.0, "0.1": 0.5, "0.2": 0.6}[name.rpartition("=")[2]]
+
+    source = {"0.0": 0.1, "0.1": 0.8, "0.2": 0.7}
+    plan = read_plan(plan_values(rule="source", choice="one", search="halving-rounds", keep=2))
+    run = Written(tmp_path, skill, lambda cell: source[cell.experiment.name.rpartition("=")[2]])
+    tuned = tune(plan, tmp_path, run, silent)
+    assert tuned.choices[0].rounds == {0: 2, 1: 4, 2: 4}
+    ((choice, best, lost),) = oracle(tuned, tmp_path)
+    assert (choice.number, best, lost) == (1, 2, pytest.approx(0.1))
+
+
 def test_one_choice_takes_every_score_and_says_so(tmp_path: Path) -> None:
     plan = read_plan(plan_values(choice="one"))
     tuned = tune(plan, tmp_path, Written(tmp_path, by_smoothing({0.0: 0.1, 0.1: 0.2, 0.2: 0.3})), silent)
@@ -127,6 +143,15 @@ def test_seeds_count_within_a_domain_and_the_worst_is_that_of_a_domain(tmp_path:
         return {}
 
     assert chosen(tune(plan, tmp_path, written, silent)) == {None: "smoothing=0.0"}, "0.5 on average over seeds in each domain"
+
+
+def test_for_one_choice_a_domain_without_each_other_target_is_a_case_of_its_own() -> None:
+    uses = [use for use in uses_of(read_plan(plan_values(rule="held-out-worst", choice="one", seeds=[7, 8]))) if use.number == 0]
+    values = {("a", "without-a+b", 7): 0.1, ("a", "without-a+b", 8): 0.3}  # all else scores 0.9
+    scores = [(use, values.get((str(use.on), use.cell.folder.split("/")[2], use.seed), 0.9)) for use in uses]
+    assert len(scores) == 4 * 3 * 2
+    assert standing("held-out-worst", scores) == pytest.approx(0.2), "the mean over seeds of a scored without b, not of all of a's"
+    assert standing("held-out", scores) == pytest.approx((11 * 0.9 + 0.2) / 12)
 
 
 def test_a_try_that_diverges_is_not_taken_and_is_not_run_again(tmp_path: Path) -> None:
