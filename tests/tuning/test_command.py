@@ -96,6 +96,18 @@ def test_with_a_target_the_file_is_for_run_and_bench(tmp_path: Path) -> None:
     assert invoke(app, ["run", str(tmp_path / "t" / "tuned.toml"), "--out", str(tmp_path / "run"), "-q"]).exit_code == 0
 
 
+def test_another_metric_goes_into_the_tries_and_into_the_file(tmp_path: Path) -> None:
+    out = tmp_path / "t"
+    told = invoke(
+        app, ["tune", f"{FILE}:Recipe", "--data", f"{FILE}:four", "--metric", "balanced_accuracy", "--out", str(out), *FAST, "-q"]
+    )
+    assert told.exit_code == 0, told.output
+    records = [record for file in out.rglob("records.jsonl") for record in read_records(file)]
+    assert len(records) == 2 * 4 * 2 and {record["metric"] for record in records} == {"balanced_accuracy"}
+    values = tomllib.loads((out / "tuned.toml").read_text())
+    assert {cell.experiment.metric for cell in read_benchmark(values)} == {"balanced_accuracy"}
+
+
 def test_a_plan_from_a_file_keeps_its_comments_and_shows_no_unseen_score(tmp_path: Path) -> None:
     row = {"method": "fedavg", "label": "A", "rates": [0.01, 0.05]}
     file = tmp_path / "my.plan.toml"
@@ -154,8 +166,8 @@ def test_mistakes_are_told_and_leave_nothing(arguments: list[str], message: str,
 
 def test_options_of_a_method_are_refused_beside_a_plan(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("methods = []\n")
-    told = invoke(app, ["tune", str(tmp_path / "a.toml"), "--target", "a", "--set", "lr=1"])
-    assert told.exit_code == 2 and "--target, --set: a plan says this itself" in " ".join(told.output.split())
+    told = invoke(app, ["tune", str(tmp_path / "a.toml"), "--target", "a", "--metric", "auc", "--set", "lr=1"])
+    assert told.exit_code == 2 and "--target, --metric, --set: a plan says this itself" in " ".join(told.output.split())
 
 
 def test_a_tuned_file_reads_back_as_it_was(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def tune(
     network: Annotated[str | None, experiment_option("network")] = None,
     weights: Annotated[str | None, experiment_option("weights")] = None,
     size: Annotated[int | None, experiment_option("size")] = None,
+    metric: Annotated[str | None, experiment_option("metric")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="METHOD: FIELD=VALUE of all its variants, repeatable")] = None,
     device: Annotated[str | None, experiment_option("device")] = None,
     oracle: Annotated[
@@ -64,7 +65,7 @@ def tune(
     Example: unseen tune fedsb --data folder:ours --budget minutes=30
     """
     given = {"data": data, "target": target, "rule": rule, "rounds": rounds, "seeds": seeds, "network": network, "weights": weights}
-    given |= {"size": size, "device": device}
+    given |= {"size": size, "metric": metric, "device": device}
     with answering(f"To go on: the same command again{f' (runs are in {out})' if out else ''}."):
         from unseen.errors import BadInput
         from unseen.tuning.plan import read_plan
@@ -112,7 +113,8 @@ def _of_method(method: str, given: dict[str, Any], fields: dict[str, Any]) -> di
 
     if given["data"] is None:
         raise BadInput("unseen tune METHOD needs --data; a plan is a file whose name ends in .toml")
-    around = {key: given[key] for key in ("data", "rounds", "network", "weights", "size", "device", "target") if given[key] is not None}
+    kept = ("data", "rounds", "network", "weights", "size", "metric", "device", "target")
+    around = {key: given[key] for key in kept if given[key] is not None}
     how: dict[str, Any] = {"rule": given["rule"] or "held-out", "choice": "per-target" if given["target"] else "new-site"}
     if how["rule"] == "source" and not given["target"]:
         how["choice"] = "one"
