@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 
 from conftest import tiny_classification, tiny_segmentation
 from unseen.advice import advising, costing
-from unseen.advice.advising import Evidence, advise, evidence, recommended
+from unseen.advice.advising import RECOMMENDED, Asked, advise, evidence
 from unseen.advice.costing import Costs, steps_in_a_round, time_steps
 from unseen.advice.looking import look_at, sources_of
 from unseen.cli import app
 from unseen.data.checks.gap import gaps_against_chance, random_features
 from unseen.data.domain import UNIT, Domain
 from unseen.errors import BadInput
-from unseen.methods import METHODS, Best, FedAvg, FedSB
+from unseen.methods import METHODS, Best, FedAvg, FedSB, method_class
 from unseen.ops.style import gram, style_gap
 from unseen.runs.traffic import Travelled
 from unseen.world import World
@@ -47,7 +47,7 @@ class Untouchable:
         raise AssertionError("the labels of the target were read")
 
 
-def test_nothing_of_a_named_target_is_read() -> None:
+def test_no_image_or_label_of_a_named_target_is_looked_at() -> None:
     data = tiny_classification((30, 30, 30, 30))
     hidden = data["d"]
     object.__setattr__(hidden, "labels", Untouchable())
@@ -95,7 +95,7 @@ def test_class_shares_by_hand() -> None:
     data["b"].labels[:] = np.array([0] * 15 + [1] * 15)  # thirds against halves of two: 1/2 (1/6 + 1/6 + 1/3) = 1/3
     look = look_at(data)
     assert look.uneven == pytest.approx(1 / 3)
-    told = advise(look, "folder:ours", "x", 20, None, 2, "fedavg")
+    told = advise(look, Asked("folder:ours", "x"), None, 2, "fedavg")
     assert any("differ between sites by up to 33 %" in text for text in told.warnings)
     assert told.commands == (
         "unseen run --method fedavg --data folder:ours --target x --rounds 20 --metric balanced_accuracy --out runs/fedavg",
@@ -109,13 +109,16 @@ def test_costs_by_hand() -> None:
     look = replace(look_at(tiny_classification((100, 100, 200, 100))), gaps=None)
     method = FedAvg(batch=30, epochs=2.0)
     assert steps_in_a_round(method, "classification", 90) == 6 and steps_in_a_round(FedAvg(steps=7), "classification", 90) == 7
-    assert steps_in_a_round(Best(batch=16, visits=3), "segmentation", 90) == 17, "three visits to each image"
+    assert steps_in_a_round(Best(batch=16, visits=3), "segmentation", 90) == 18, "three visits, of five batches and ten images each"
+    assert steps_in_a_round(FedAvg(batch=16, epochs=2.5), "classification", 97) == 15, "no batch of one image, and half of six full ones"
     assert steps_in_a_round(Best(steps=7, visits=3), "classification", 90) == 21
-    lines = advising._cost(look, method, 10, costs, cores=2)
+    lines = advising._cost(look, method, Asked("folder:ours", None, 10), costs, cores=2)
     # a site of 100: 1 + 6 / 2 = 4 s; that of 200: 1 + 12 / 2 = 7 s; 19 s in all over two cores
     assert lines[0] == "training, 10 rounds: about 95 s on this machine" and "about 70 s" in lines[1]
     assert "10.0 MB leave it, 10.0 MB reach it" in lines[3]
-    assert advising._tune_minutes(look, method, 10, costs, 3, cores=1) == 35, "1.2 * 3 variants * 10 rounds * 19 s * 3 of 4 sites each"
+    minutes = [advising._tune_minutes(look, method, 10, costs, 3, cores) for cores in (1, 2, 8)]
+    # 3 variants * 10 rounds * 19 s * 3 of 4 sites are 1710 s, over no more cores than three sites; 3 * 4 runs begin in 20 s each
+    assert minutes == [39, 22, 17], "1.2 * (1710 + 240) s, 1.2 * (855 + 240) s, 1.2 * (570 + 240) s"
     assert advising._leaves(costs) == ("model (model), 1.0 MB a round",)
 
 
@@ -142,20 +145,12 @@ def test_a_step_is_one_of_those_that_are_made_however_many_are_made_for_one_that
         assert costs is not None and (costs.step, costs.around) == (1.0, 2.0), "two seconds around the steps"
 
 
-def test_the_recommended_method_is_the_recipe_or_what_the_evidence_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(method: str, low: float, table: str, task: str = "classification") -> Evidence:
-        return Evidence(table, task, method, "FedAvg", method, (), low + 1, low, low + 2, 4, 3, "better")
-
-    monkeypatch.setattr(advising, "WANTED", "not-there")
-    assert recommended("classification", []) == "fedavg"
-    assert recommended("classification", [found("fedsb", 3.0, "x")]) == "fedavg", "one table is no evidence"
-    two = [found("fedsb", 3.0, "x"), found("fedsb", 0.5, "y"), found("elcfs", 1.0, "x"), found("elcfs", 2.0, "y")]
-    assert recommended("classification", two) == "elcfs", "its worst lies highest"
-    assert recommended("segmentation", two) == "fedavg"
-    assert recommended("classification", [*two, found("elcfs", -1.0, "z")]) == "fedsb"
-    if "best" in METHODS:
-        monkeypatch.setattr(advising, "WANTED", "best")
-        assert recommended("classification", two) == recommended("segmentation", []) == "best"
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+def test_the_recommended_recipe_does_both_tasks_and_has_evidence_of_its_own(task: str) -> None:
+    assert task in method_class(RECOMMENDED).tasks
+    look = look_at(tiny_classification((30, 30)) if task == "classification" else tiny_segmentation((30, 30)))
+    told = advise(look, Asked("folder:ours", "x"), None, 2, RECOMMENDED)
+    assert told.evidence and {(one.task, one.method) for one in told.evidence} == {(task, "best")}
 
 
 def program() -> ModuleType:
@@ -182,11 +177,11 @@ def test_what_is_said_comes_from_the_committed_tables() -> None:
 def test_the_command(tmp_path: Path) -> None:
     told = invoke(app, ["advise", "--data", f"{FILE}:four", "--target", "d", "--network", "small_cnn:width=2", "--device", "cpu"])
     assert told.exit_code == 0, told.output
-    assert "unseen: d; nothing of it was read" in told.output and "What leaves a site" in told.output
+    assert "unseen: d; its images and labels take no part here" in told.output and "What leaves a site" in told.output
     assert "3 sources: a 18, b 18, c 18" in told.output and "few images at a (18)" in told.output
     plain = invoke(app, ["advise", "--data", f"{FILE}:four", "--seconds", "0", "--json"])
     values = json.loads(plain.stdout)
-    assert values["data"]["images"] == dict.fromkeys("abcd", 18) and values["advice"]["cost"][0].startswith("not measured")
+    assert values["data"]["images"] == dict.fromkeys("abcd", 18) and values["advice"]["cost"][0].startswith("not measured: --seconds 0")
     assert max(len(line) for line in told.output.splitlines() if not line.startswith("  unseen ") and "timing" not in line) <= 100
 
 

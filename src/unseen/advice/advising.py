@@ -6,21 +6,19 @@ import importlib.resources
 import math
 import shlex
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from unseen.advice.costing import Costs, steps_in_a_round
 from unseen.advice.looking import SMALL, UNEVEN, Look
 from unseen.method import Method
-from unseen.methods import METHODS, method_class
-from unseen.settings import values_of
+from unseen.methods import method_class
 
-__all__ = ["Advice", "Evidence", "advise", "evidence", "recommended"]
+__all__ = ["RECOMMENDED", "Advice", "Asked", "Evidence", "advise", "evidence"]
 
-WANTED = "best"  # the recipe that this project recommends, where it is registered
+RECOMMENDED = "best"  # this project's recipe, for both tasks
+_START = 20  # seconds that a run may take to begin: up to 15 were seen with two busy cores
 _ALIKE = 1.5  # times the chance gap, below which sites look alike
-_PARTS = ("views", "smoothing", "mixstyle", "sam", "average")  # what may be shared between a row of the evidence and a method
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,25 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What the user said. The commands repeat it: costs were measured so."""
+
+    data: str
+    target: str | None
+    rounds: int = 20
+    network: str | None = None
+    size: int | None = None
+    device: str = "auto"
+    timed: bool = True  # False: --seconds 0
+
+    def options(self, target: str | None) -> str:
+        """As a command has them, with this target."""
+        given = {"data": self.data, "target": target, "rounds": self.rounds, "network": self.network, "size": self.size}
+        given |= {"device": None if self.device == "auto" else self.device}
+        return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None)
+
+
+@dataclass(frozen=True)
 class Advice:
     """What to run, and why."""
 
@@ -54,7 +71,6 @@ class Advice:
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
     evidence: tuple[Evidence, ...]
-    shared: tuple[str, ...]  # the evidence is of these parts; empty: of the method itself
     cost: tuple[str, ...]
     leaves: tuple[str, ...]
 
@@ -65,64 +81,30 @@ def evidence() -> list[Evidence]:
     return [Evidence(**{**row, "parts": tuple(row["parts"])}) for row in tomllib.loads(text)["findings"]]
 
 
-def recommended(task: str, known: Sequence[Evidence]) -> str:
-    """`best` where it is registered and does the task; else the method whose worst evidence lies highest above FedAvg; else FedAvg.
-
-    One table is no evidence: two at least, in each of which the interval lies above zero.
-    """
-    if WANTED in METHODS and task in method_class(WANTED).tasks:
-        return WANTED
-    lows: dict[str, list[float]] = {}
-    for one in known:
-        if one.task == task and not one.parts and one.method in METHODS and task in method_class(one.method).tasks:
-            lows.setdefault(one.method, []).append(one.low)
-    above = {method: min(found) for method, found in lows.items() if len(found) > 1 and min(found) > 0}
-    return max(above, key=lambda method: above[method]) if above else "fedavg"
-
-
-def advise(look: Look, data: str, target: str | None, rounds: int, costs: Costs | None, cores: int, method: str) -> Advice:
+def advise(look: Look, asked: Asked, costs: Costs | None, cores: int, method: str) -> Advice:
     """Everything that is said, from what was seen and measured."""
     made = method_class(method)()
-    shared, found = _evidence_for(method, made, look.task)
-    reasons, warnings = _reasons(look, method), _warnings(look, target)
-    metric = " --metric balanced_accuracy" if look.uneven > UNEVEN else ""
-    variants = method_class(method).variants
-    minutes = _tune_minutes(look, made, rounds, costs, len(variants), cores)
-    commands = []
-    where = f" --target {_word(target)}" if target else ""
-    if variants and len(look.images) >= 3:
-        budget = f" --budget minutes={minutes}" if minutes else ""
-        commands.append(f"unseen tune {method} --data {_word(data)}{where} --rounds {rounds}{budget} --out runs/tune-{method}")
-        commands.append(
-            f"unseen {'run' if target else 'bench'} runs/tune-{method}/tuned.toml{metric if target else ''} --out runs/{method}"
-        )
-    elif target:
-        commands.append(f"unseen run --method {method} --data {_word(data)}{where} --rounds {rounds}{metric} --out runs/{method}")
-    else:
-        first = next(iter(look.images))
-        commands.append(
-            f"unseen run --method {method} --data {_word(data)} --target {_word(first)} --rounds {rounds}{metric} --out runs/{method}"
-        )
+    found = [one for one in evidence() if (one.task, one.method) == (look.task, method)]
+    minutes = _tune_minutes(look, made, asked.rounds, costs, len(made.variants), cores)
     return Advice(
         method,
-        tuple(commands),
-        tuple(reasons),
-        tuple(warnings),
+        _commands(look, asked, method, minutes),
+        tuple(_reasons(look, method)),
+        tuple(_warnings(look, asked.target)),
         tuple(found),
-        shared,
-        tuple(_cost(look, made, rounds, costs, cores)),
+        tuple(_cost(look, made, asked, costs, cores)),
         _leaves(costs),
     )
 
 
-def _evidence_for(method: str, made: Method[Any], task: str) -> tuple[tuple[str, ...], list[Evidence]]:
-    known = [one for one in evidence() if one.task == task]
-    own = [one for one in known if one.method == method and (method != "fedavg" or not one.parts)]
-    if own:
-        return (), own
-    fields = values_of(made)
-    has = tuple(part for part in _PARTS if fields.get(part))
-    return has, [one for one in known if one.parts and set(one.parts) <= set(has)]
+def _commands(look: Look, asked: Asked, method: str, minutes: int | None) -> tuple[str, ...]:
+    """The variants are tried first, where there are any and a source can be held out."""
+    metric = " --metric balanced_accuracy" if look.uneven > UNEVEN else ""
+    if method_class(method).variants and len(look.images) >= 3:
+        budget = f" --budget minutes={minutes}" if minutes else ""
+        tuning = f"unseen tune {method} {asked.options(asked.target)}{metric}{budget} --out runs/tune-{method}"
+        return tuning, f"unseen {'run' if asked.target else 'bench'} runs/tune-{method}/tuned.toml --out runs/{method}"
+    return (f"unseen run --method {method} {asked.options(asked.target or next(iter(look.images)))}{metric} --out runs/{method}",)
 
 
 def _reasons(look: Look, method: str) -> list[str]:
@@ -172,11 +154,13 @@ def _tune_minutes(look: Look, made: Method[Any], rounds: int, costs: Costs | Non
     if not times or variants < 2:
         return None
     trained = sum(times) * (len(times) - 1) / min(cores, len(times) - 1)  # over all choices of the one that is left out
-    return max(1, math.ceil(1.2 * variants * rounds * trained / 60))
+    return math.ceil(1.2 * variants * (rounds * trained + len(times) * _START) / 60)
 
 
-def _cost(look: Look, made: Method[Any], rounds: int, costs: Costs | None, cores: int) -> list[str]:
-    times = _times(look, made, costs) if costs else None
+def _cost(look: Look, made: Method[Any], asked: Asked, costs: Costs | None, cores: int) -> list[str]:
+    times, rounds = _times(look, made, costs) if costs else None, asked.rounds
+    if not asked.timed:
+        return ["not measured: --seconds 0 lets no step be timed; leave it out to see the cost"]
     if costs is None or times is None:
         return ["not measured: this method counts its work in its own way; `unseen speed` measures it"]
     here = rounds * sum(times) / min(cores, len(times))
@@ -198,10 +182,6 @@ def _leaves(costs: Costs | None) -> tuple[str, ...]:
     return tuple(
         f"{row['kind']} ({row['field']}), {_size(row['bytes'])} a round{', more with more data' if row['grows'] else ''}" for row in rows
     )
-
-
-def _word(text: str | None) -> str:
-    return shlex.quote(str(text))
 
 
 def _duration(seconds: float) -> str:

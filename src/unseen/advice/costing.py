@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-from unseen.data.domain import DomainDataset
+from unseen.data.domain import DomainDataset, batches_of
 from unseen.engines.local import LocalEngine
 from unseen.experiment import Experiment
 from unseen.method import Method
@@ -48,7 +47,7 @@ def steps_in_a_round(method: Method[Any], task: str, train: int) -> int | None:
     local = method.local_training(task)
     if not isinstance(local, Local):
         return None
-    return local.steps or max(1, math.ceil(local.epochs * train / local.batch))
+    return local.steps or batches_of(train, local.batch, local.epochs, drop_last=False)
 
 
 def time_steps(method: Method[Any], sources: DomainDataset, limit: float, **around: Any) -> Costs | None:

@@ -1,4 +1,7 @@
-"""What there is to know of the data before a method is chosen. Of an unseen domain that is named, nothing is read."""
+"""What there is to know of the data before a method is chosen. Of an unseen domain that is named, no image and no label takes part.
+
+A folder or a table is prepared whole before that: its files are decoded, and classes and structures are named, over all domains.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class Look:
 
 
 def sources_of(dataset: DomainDataset, target: str | None) -> DomainDataset:
-    """The data set without the domain that stays unseen: its images and labels cannot be reached from here."""
+    """The prepared data set without the domain that stays unseen: its images and labels cannot be reached from here."""
     if target is not None:
         choose(f"domain of {dataset.name}", target, dataset.names)
     kept = tuple(domain for domain in dataset.domains if domain.name != target)

@@ -21,7 +21,9 @@ __all__ = ["advise"]
 
 def advise(
     data: Annotated[str, typer.Option(help="your data: folder:PATH, csv:FILE, FILE.py:NAME or a data set's name")],
-    target: Annotated[str | None, typer.Option(help="the domain that stays unseen: nothing of it is read; none: all are sources")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="the domain that stays unseen, which takes no part in the advice; none: all are sources")
+    ] = None,
     rounds: Annotated[int, typer.Option(help="communication rounds that you plan", min=1)] = 20,
     network: Annotated[str | None, experiment_option("network")] = None,
     size: Annotated[int | None, experiment_option("size")] = None,
@@ -39,20 +41,20 @@ def advise(
     with answering():
         from dataclasses import asdict
 
+        from unseen.advice.advising import RECOMMENDED, Asked
         from unseen.advice.advising import advise as advise_on
-        from unseen.advice.advising import evidence, recommended
         from unseen.advice.costing import time_steps
         from unseen.advice.looking import look_at, sources_of
         from unseen.methods import method_class
 
         sources = sources_of(_open(data, size, cache), target)
         look = look_at(sources)
-        method = recommended(look.task, evidence())
+        asked = Asked(data, target, rounds, network, size, device, timed=seconds > 0)
         costs = None
-        if seconds > 0:
-            errors.print(f"timing a few steps of {method}, for about {seconds:g} s at most after the first", markup=False)
-            costs = time_steps(method_class(method)(), sources, seconds, network=network, device=device)
-        advice = advise_on(look, data, target, rounds, costs, cores(), method)
+        if asked.timed:
+            errors.print(f"timing a few steps of {RECOMMENDED}, for about {seconds:g} s at most after the first", markup=False)
+            costs = time_steps(method_class(RECOMMENDED)(), sources, seconds, network=network, device=device)
+        advice = advise_on(look, asked, costs, cores(), RECOMMENDED)
         if as_json:
             typer.echo(json.dumps({"data": _plain(look), "advice": asdict(advice)}, indent=1))
         else:
@@ -97,7 +99,7 @@ def _told(look: Look, advice: Advice, target: str | None) -> str:
     sites = ", ".join(f"{name} {count:,}" for name, count in look.images.items())
     kind = f"{len(look.labels)} classes" if look.task == "classification" else f"masks of {', '.join(look.labels)}"
     seen = [f"{look.task}, {kind}, {look.size[0]} x {look.size[1]} pixels", f"{len(look.images)} sources: {sites}"]
-    seen += [f"unseen: {target}; nothing of it was read"] if target else []
+    seen += [f"unseen: {target}; its images and labels take no part here"] if target else []
     if look.gaps is not None:
         pair, gap = max(look.gaps.between.items(), key=lambda one: one[1])
         farthest = f"farthest {pair[0]} and {pair[1]} ({gap:.2f}, from 0 to 1)"
@@ -109,8 +111,7 @@ def _told(look: Look, advice: Advice, target: str | None) -> str:
     parts.append(_section("Why", advice.reasons))
     parts += [_section("Mind", advice.warnings)] if advice.warnings else []
     if advice.evidence:
-        of = f" (of its parts: {', '.join(advice.shared)})" if advice.shared else ""
-        parts.append(_section(f"Evidence{of}, points against FedAvg with a 95 % interval", [str(one) for one in advice.evidence]))
+        parts.append(_section("Evidence, points against FedAvg with a 95 % interval", [str(one) for one in advice.evidence]))
     else:
         parts.append(_section("Evidence", [f"no committed table has {advice.method} on {look.task} yet (docs/which-method.md)"]))
     parts.append(_section("Cost", advice.cost))
