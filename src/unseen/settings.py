@@ -180,6 +180,8 @@ class Setting:
             return (value, "") if isinstance(value, hint) else (value, f"{self.name} is {value!r}; expected {expected}")
         if typing.get_origin(hint) is Literal:
             options = typing.get_args(hint)
+            if value is None and "none" in options:  # as a command line reads the word
+                return "none", ""
             if value in options and type(value) in {type(o) for o in options}:
                 return value, ""
             return value, f"{self.name} is {value!r}{nearest(str(value), map(str, options))}"

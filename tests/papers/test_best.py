@@ -90,6 +90,17 @@ def test_what_the_recipe_leaves_to_the_task_is_written_down_and_read_again() -> 
             make()
 
 
+def test_none_is_a_word_of_its_restyling_on_a_command_line_too() -> None:
+    assert Best(restyling=None) == Best(restyling="none")  # type: ignore[arg-type]
+
+
+def test_what_would_do_nothing_is_refused(tiny_masks: DomainDataset) -> None:
+    with pytest.raises(BadInput, match=r"share is 0\.2, but with restyling = none nothing is restyled"):
+        Best(restyling="none", share=0.2)
+    with pytest.raises(BadInput, match=r"smoothing is 0\.3, but labels are smoothed in classification only"):
+        trained(Best(smoothing=0.3), tiny_masks)
+
+
 def test_no_paper_has_it_so_it_has_no_preset_and_departs_from_none(tiny: DomainDataset) -> None:
     with pytest.raises(BadInput, match=r"^best has no preset 'paper', nor any other$"):
         read_experiment({"method": "best", "preset": "paper"})

@@ -30,6 +30,8 @@ ROWS = [
     cell("A", 0, a={"accuracy": 0.9, "balanced_accuracy": 0.5, "weighted_auc": 0.6, "ece": 0.1}),
     cell("A", 0, fold="b", b={"accuracy": 0.7, "balanced_accuracy": 0.7, "weighted_auc": 0.8, "ece": 0.3}),
     cell("A", 1, a={"accuracy": 0.9, "balanced_accuracy": 0.8, "weighted_auc": 0.9, "ece": 0.2}),
+    cell("A", 1, fold="b", b={"accuracy": 0.9, "balanced_accuracy": 0.8, "weighted_auc": 0.9, "ece": 0.2}),
+    cell("A", 2, a={"accuracy": 0.1, "balanced_accuracy": 0.1, "weighted_auc": 0.1, "ece": 0.9}),  # half done: it does not count
     cell("B", 0, a={"accuracy": 0.8, "balanced_accuracy": 0.8, "ece": 0.05}),  # AUC is undefined with one class
 ]
 

@@ -109,10 +109,17 @@ def test_seeds_count_where_all_their_domains_are_there() -> None:
     del first["b", 2]
     over = judge("A", "B", first, second, over="seeds")
     assert (over.n, over.seeds, over.pairs) == (2, 2, 5) and over.decision == "undecided" and "2 seeds decide nothing" in sentence(over)
-    assert judge("A", "B", first, second).decision == "better"
     alternating = {key: value for key, value in first.items() if (key[0] == "a") == (key[1] == 0)}
     none = judge("A", "B", alternating, second, over="seeds")
     assert none.pairs == 2 and none.difference is None and "no seed has both A and B on all 2 unseen domains" in sentence(none)
+
+
+def test_three_seeds_are_wanted_on_every_domain() -> None:
+    first, second = scores({"a": [2.0, 2.1, 2.2], "b": [2.3, 2.1, 2.0]})
+    del first["b", 1], first["b", 2]
+    for over in ("pairs", "domains"):
+        verdict = judge("A", "B", first, second, over=over)  # type: ignore[arg-type]
+        assert verdict.decision == "undecided" and "On b 1 seed decides nothing: run 3 at least." in sentence(verdict)
 
 
 def test_over_seeds_a_seed_gives_one_number() -> None:

@@ -117,7 +117,7 @@ def _reasons(look: Look, method: str) -> list[str]:
             told.append(f"{apart}: a new site will look different too, and a model must not go by the style")
     if look.task == "segmentation":
         told.append("masks are compared by Dice and the surface distance; labels are not smoothed")
-    if method_class(method).variants:
+    if method_class(method).variants and len(look.images) >= 3:
         told.append(
             "restyling can lose where texture or colour is the sign itself, moving where lines are thin: your own sources decide between "
             "the variants (unseen tune)"
@@ -137,8 +137,10 @@ def _warnings(look: Look, target: str | None) -> list[str]:
         told.append(f"few images at {', '.join(small)}: their validation says little, and their model weighs as much as any other")
     if len(look.images) < 3:
         told.append(f"{len(look.images)} sources: one cannot be held out and two trained on, so nothing can be chosen by held-out source")
-    if target is None:
+    if target is None and len(look.images) >= 3:
         told.append("no unseen domain was named: how it does at a new site is estimated by leaving out each of yours in turn")
+    elif target is None:
+        told.append("no unseen domain was named: the command leaves out one of your sites, so that the other trains alone")
     return told
 
 

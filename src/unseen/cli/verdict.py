@@ -85,7 +85,7 @@ def _of_rows(folder: Path, rows: list[str], rule: str, metric: str | None, over:
     from unseen.report.statistics import scores_by_method
     from unseen.report.verdicts import corrected, judge
 
-    found = collect(folder)
+    found = collect(folder, force=None)
     for note in found.notes:
         errors.print(note, markup=False)
     scores = scores_by_method(found.cells, rule, metric)

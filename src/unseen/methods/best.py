@@ -67,7 +67,15 @@ class Best(Method[Aggregate]):
     )
     combining: Combining = group(Combining(Uniform()))
 
+    def contradictions(self) -> Iterable[str]:
+        yield from super().contradictions()
+        fixed = [name for name in ("share", "kinds") if getattr(self, name) != getattr(type(self), name)]
+        if self.restyling == "none" and fixed:
+            yield f"{fixed[0]} is {getattr(self, fixed[0])}, but with restyling = none nothing is restyled; leave one of the two out"
+
     def obstacles(self, around: Surroundings) -> Iterable[str]:
+        if around.task == "segmentation" and self.local.smoothing not in (0.0, type(self)().local.smoothing):
+            yield f"smoothing is {self.local.smoothing:g}, but labels are smoothed in classification only; leave it out"
         fitting: dict[str, Any] = {"smoothing": self.local_training(around.task).smoothing}
         yield from super(Best, replace(self, **fitting)).obstacles(around)
 

@@ -39,7 +39,7 @@ def companions_of(cells: Sequence[Cell]) -> tuple[Companion, ...]:
 
 
 def beside(cells: Sequence[Cell], rule: str) -> Table:
-    """Methods against these metrics: the mean over the unseen domains of a seed, then over seeds."""
+    """Methods against these metrics: the mean over the unseen domains of a seed, then over seeds that have all of them."""
     rows: dict[str, dict[str, Stat]] = {}
     found = companions_of(cells)
     for method in dict.fromkeys(cell.method for cell in cells):
@@ -48,7 +48,8 @@ def beside(cells: Sequence[Cell], rule: str) -> Table:
             seeds: dict[int, list[float]] = {}
             for cell in mine:
                 seeds.setdefault(cell.seed, []).extend(one.scale * value for value in cell.scores(rule, one.key).values())
-            means = [statistics.fmean(values) for values in seeds.values() if values]
+            whole = max(map(len, seeds.values()), default=0)
+            means = [statistics.fmean(values) for values in seeds.values() if values and len(values) == whole]
             if means:
                 rows.setdefault(method, {})[one.title] = Stat.of(means)
     columns = tuple(one.title for one in found if any(one.title in row for row in rows.values()))

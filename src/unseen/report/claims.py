@@ -77,7 +77,7 @@ def judge_claims(
         raise BadInput(f"no folder {runs}; give the one that holds the tables' runs")
     scores: dict[tuple[str, str], dict[str, dict[tuple[str, int], float]]] = {}
     for table in dict.fromkeys(c.table for c in claims):
-        found = collect(runs / table, unfinished=True) if any((runs / table).rglob("run.json")) else None
+        found = collect(runs / table, force=None, unfinished=True) if any((runs / table).rglob("run.json")) else None
         for note in found.notes if found else ():
             tell(f"{table}: {note}")
         known = list(dict.fromkeys(run.name for run in found.runs)) if found else []

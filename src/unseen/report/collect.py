@@ -80,8 +80,9 @@ class Collected:
         return [run.cell for run in self.finished]
 
 
-def collect(folder: Path, *, force: bool = False, unfinished: bool = False, repeats: bool = False) -> Collected:
-    """Every run below `folder`. `force` lets runs of different data be mixed; `unfinished` is content without a finished run.
+def collect(folder: Path, *, force: bool | None = False, unfinished: bool = False, repeats: bool = False) -> Collected:
+    """Every run below `folder`. `force` lets runs of different data be mixed (None: nobody may); `unfinished` is content without a
+    finished run.
 
     `repeats` lets several runs have the same name, fold and seed; in a table, one would take the other's place.
     """
@@ -99,7 +100,8 @@ def collect(folder: Path, *, force: bool = False, unfinished: bool = False, repe
         raise BadInput([f"{folder} holds no finished run", *notes])
     mixed = [*differences(runs), *([] if repeats else _repeated(runs))]
     if mixed and not force:
-        raise BadInput([*mixed, "these runs cannot stand in one table; give a folder of one kind, or --force to mix them"])
+        hint = "" if force is None else ", or --force to mix them"
+        raise BadInput([*mixed, f"these runs cannot stand in one table; give a folder of one kind{hint}"])
     return Collected(runs, [*(f"mixed by --force: {text}" for text in mixed), *notes], _paper_numbers(folder))
 
 

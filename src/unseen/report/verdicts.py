@@ -3,7 +3,7 @@
 Runs are paired by unseen domain and seed. With the difference turned so that the claim is positive, and h half of what was claimed:
   better, reproduced     the 95 % interval (Student's t over all pairs) lies above 0
   worse, not reproduced  it lies below 0, or below h where a difference was claimed
-  undecided              neither. Fewer than three seeds decide nothing
+  undecided              neither. Fewer than three seeds of any domain decide nothing
 The t-test behind it is two-sided, against 0 or against h, whichever lies farther off. Holm's correction is over all that are asked at once.
 What an interval speaks of depends on what is counted:
   seeds    a number for each, its average over the domains: would it hold on these domains under other seeds?
@@ -43,6 +43,7 @@ class Verdict:
     n: int  # numbers that the interval is of: pairs, seeds or domains
     pairs: int
     seeds: int
+    fewest: tuple[str, int]  # the domain with the fewest seeds, and how many
     targets: dict[str, float]  # the mean difference on each unseen domain
     difference: float | None
     low: float | None  # 95 % interval, Student's t
@@ -76,7 +77,8 @@ def judge(
     low, high = interval(numbers) or (None, None)
     sign = (1.0 if higher else -1.0) if claimed is None else math.copysign(1.0, claimed)
     seeds = len(whole) if over == "seeds" else len(by_seed)
-    enough = seeds >= FEWEST_SEEDS and (over != "domains" or len(targets) >= FEWEST_DOMAINS)
+    fewest = min(((target, len(found)) for target, found in by_domain.items()), key=lambda one: one[1], default=("", 0))
+    enough = min(seeds, fewest[1]) >= FEWEST_SEEDS and (over != "domains" or len(targets) >= FEWEST_DOMAINS)
     decision, p = _decided(sign, numbers, claimed, enough)
     a_seed = len(targets) if over == "pairs" else 1
     return Verdict(
@@ -85,6 +87,7 @@ def judge(
         n=len(numbers),
         pairs=len(both),
         seeds=seeds,
+        fewest=fewest,
         targets={target: float(np.mean(found)) for target, found in by_domain.items()},
         difference=float(np.mean(numbers)) if numbers else None,
         low=low,
@@ -211,6 +214,10 @@ def _advice(v: Verdict) -> str:
     if v.seeds < FEWEST_SEEDS:
         more = f"; if the difference is the one seen, {v.needed} {what}s would decide" if v.needed and v.needed > FEWEST_SEEDS else ""
         return f"{_count(v.seeds, 'seed')} decide{'s' if v.seeds == 1 else ''} nothing: run {FEWEST_SEEDS} at least{more}."
+    if v.fewest[1] < FEWEST_SEEDS:
+        return (
+            f"On {v.fewest[0]} {_count(v.fewest[1], 'seed')} decide{'s' if v.fewest[1] == 1 else ''} nothing: run {FEWEST_SEEDS} at least."
+        )
     if v.over == "domains" and v.n < FEWEST_DOMAINS:
         return f"{_count(v.n, 'unseen domain')} decide{'s' if v.n == 1 else ''} nothing about others: {FEWEST_DOMAINS} at least."
     if v.needed is None:

@@ -70,7 +70,9 @@ def _unknown(dataset: DomainDataset, *names: str | None) -> list[str]:
 def _misfits_lodo(target: str | None, source: str | None, sources: Sequence[str] | None, held_out: str | None) -> list[str]:
     problems = []
     if target is None:
-        problems.append("leave-one-domain-out needs a target: the domain that stays unseen")
+        problems.append(
+            "leave-one-domain-out needs a target, the domain that stays unseen: --target NAME; `unseen bench` takes each in turn"
+        )
     if source is not None:
         problems.append(f"source is {source!r}, but only single-source takes one; name the domains that train in sources")
     if sources is not None and not sources:
