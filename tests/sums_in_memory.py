@@ -19,10 +19,11 @@ KEYS = {f"{number:02d}": Ed25519PrivateKey.from_private_bytes(bytes([number]) * 
 BOXES = {f"{number:02d}": bytes([100 + number]) * 32 for number in range(64)}  # private; a real site draws its own for every study
 
 
-def context_of(sites: int, round_number: int = 1, ask: int = 1, study: str = "5" * 64) -> SumContext:
+def context_of(sites: int, round_number: int = 1, ask: int = 1, study: str = "5" * 64, may_lose: bool = True) -> SumContext:
     names = [*KEYS][:sites]
     boxes = {n: X25519PrivateKey.from_private_bytes(BOXES[n]).public_key().public_bytes_raw() for n in names}
-    return SumContext(study, round_number, ask, {n: KEYS[n].public_key() for n in names}, boxes, {n: 10 + int(n) for n in names})
+    keys, counts = {n: KEYS[n].public_key() for n in names}, {n: 10 + int(n) for n in names}
+    return SumContext(study, round_number, ask, keys, boxes, counts, may_lose)
 
 
 def site_sum(context: SumContext, name: str, state: bytes | None = None) -> SiteSum:
@@ -49,8 +50,8 @@ def kept_of(server: ServerSum) -> tuple[bytes, bytes]:
 class SumInMemory:
     """`lost` says from which step on a site does not answer; `restart` makes server and sites anew from their bytes before every call."""
 
-    def __init__(self, sites: int, lost: Mapping[str, int] | None = None, restart: bool = False) -> None:
-        self.context = context_of(sites)
+    def __init__(self, sites: int, lost: Mapping[str, int] | None = None, restart: bool = False, may_lose: bool = True) -> None:
+        self.context = context_of(sites, may_lose=may_lose)
         self.lost, self.restart = dict(lost or {}), restart
         self.sites = {name: site_sum(self.context, name) for name in self.context.sites}
         self.server = ServerSum(self.context, ASKED)

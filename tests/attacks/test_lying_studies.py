@@ -12,10 +12,9 @@ import pytest
 from conftest import tiny_classification
 from dishonest_server import Answer, DishonestServer
 from federation_in_memory import FederationInMemory
-from unseen.engines.cohort import taking_part_of
 from unseen.federation.server.exchange import Terms
 from unseen.federation.server.proposing import propose
-from unseen.federation.site.policy import Policy
+from unseen.federation.site.policy import Policy, Rejected
 from unseen.federation.study.study import Leaving, Study
 from unseen.methods.fedavg import Down
 from unseen.payload import Nothing
@@ -126,20 +125,16 @@ def test_no_sum_with_made_up_sites(number: int, tmp_path: Path) -> None:
     assert not refused.given and "secure sums" in refused.reason
 
 
-def drawn_alone(names: list[str], share: float, fewer: int) -> int:
-    return next(seed for seed in range(10**4) if SITE in (drawn := taking_part_of(names, share, seed, 1)) and len(drawn) < fewer)
-
-
-def test_a_sum_has_as_many_sites_as_the_owner_asks_for(tmp_path: Path) -> None:
-    """However few of the study's sites a round draws."""
-    server = summed(tmp_path, Policy(secure_sums=True, minimum_clients=4))
-    seed = drawn_alone(sorted(FOUR.names), 0.75, 4)
-    study = server.changed(experiment={"participation": 0.75, "seed": seed})
-    assert server.begin(SITE, study).given
-    refused = server.question(SITE, Nothing(), study, step=1)
-    assert not refused.given and "minimum_clients" in refused.reason
-    honest = server.changed()
-    assert server.begin(SITE, honest).given and server.question(SITE, Nothing(), honest, step=1).given
+@pytest.mark.parametrize("rule", [False, True])
+def test_no_sums_of_rounds_that_draw_their_sites(rule: bool, tmp_path: Path) -> None:
+    """With the same weights in each round, sums over other sites would tell single answers, and nobody would have lied."""
+    server = summed(tmp_path, Policy(secure_sums=True, sums_may_lose_sites=rule))
+    study = server.changed(experiment={"participation": 0.75})
+    refused = server.begin(SITE, study)
+    assert not refused.given and "participation is 0.75 under secure sums, expected 1" in refused.reason
+    with pytest.raises(Rejected, match=r"participation is 0.75 under secure sums"):
+        server.federation.carrier.responders[SITE].approve(study.signed(server.key))
+    assert server.begin(SITE, server.changed()).given
 
 
 @pytest.mark.parametrize("shape", [None, [], [["", "float32", [3, 9, 5]]]])

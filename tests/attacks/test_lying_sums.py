@@ -13,6 +13,7 @@ from conftest import tiny_classification
 from dishonest_server import Answer, DishonestServer
 from federation_in_memory import FederationInMemory
 from unseen import Experiment, FedAvg
+from unseen.data.domain import DomainDataset
 from unseen.errors import NoReplies
 from unseen.federation.kits import open_kit
 from unseen.federation.server.exchange import Terms
@@ -27,16 +28,21 @@ from unseen.training import train
 
 THREE = tiny_classification((80, 60, 60))
 SITES = ("a", "b", "c")
+FOUR = tiny_classification((80, 60, 60, 60))
 
 
 class InTheMiddle(DishonestServer):
-    """Begins a summed study with three real sites, and asks each of them step by step."""
+    """Begins a summed study with real sites, and asks each of them step by step. Some may allow sums to lose sites."""
 
-    def __init__(self, folder: Path) -> None:
-        federation = FederationInMemory(folder, THREE, None, dict.fromkeys(SITES, Policy(secure_sums=True)))
-        super().__init__(federation)
+    def __init__(self, folder: Path, data: DomainDataset = THREE, may_lose: str = "", rounds: int = 1) -> None:
+        self.sites = data.names
+        policies = {site: Policy(secure_sums=True, sums_may_lose_sites=site in may_lose) for site in self.sites}
+        federation = FederationInMemory(folder, data, None, policies)
+        super().__init__(federation, rounds=rounds)
         self.study = propose(self.experiment, federation.server, federation.carrier, Terms(), lambda message: None, True)
-        begun = {site: self.deliver(site, {"task": "begin", "study": self.study.digest}, self.study.signed(self.key)) for site in SITES}
+        begun = {
+            site: self.deliver(site, {"task": "begin", "study": self.study.digest}, self.study.signed(self.key)) for site in self.sites
+        }
         self.approvals = {site: answer.header["approval"] for site, answer in begun.items()}
 
     def tell(self, site: str, **others: dict[str, Any]) -> Answer:
@@ -49,9 +55,9 @@ class InTheMiddle(DishonestServer):
         place = {"round": 1, "ask": 1, "step": step, "versions": {}, **lies}
         return self.deliver(site, {"task": "ask", "study": self.study.digest, **place}, payload)
 
-    def keys(self) -> dict[str, dict[str, Any]]:
+    def keys(self, **lies: Any) -> dict[str, dict[str, Any]]:
         """Step 1 at every site."""
-        answers = {site: self.step(site, 1) for site in SITES}
+        answers = {site: self.step(site, 1, **lies) for site in self.sites}
         assert all(answer.given for answer in answers.values()), [answer.header for answer in answers.values()]
         return {site: json.loads(answer.payload) for site, answer in answers.items()}
 
@@ -66,6 +72,55 @@ def words_question(shown: dict[str, dict[str, Any]], site: str) -> bytes:
     """Of three sites nobody shares a secret, so there are no boxes."""
     assert site in shown and all(told["boxes"] == {} for told in shown.values())
     return pack({"keys": {name: told["keys"] for name, told in shown.items()}, "boxes": {}})
+
+
+def question_with_boxes(shown: dict[str, dict[str, Any]], site: str) -> bytes:
+    """As an honest server passes on what the sites told it."""
+    boxes = {name: told["boxes"][site] for name, told in shown.items() if site in told["boxes"]}
+    return pack({"keys": {name: told["keys"] for name, told in shown.items()}, "boxes": boxes})
+
+
+def consents(server: InTheMiddle, round_number: int, lost: str) -> list[Answer]:
+    """Every site gives its words in this round; then one of them is called lost, and the others are asked to consent."""
+    shown = server.keys(round=round_number)
+    for site in server.sites:
+        assert server.step(site, 2, question_with_boxes(shown, site), round=round_number).given
+    others = [site for site in server.sites if site != lost]
+    return [server.step(site, 3, pack({"survivors": others}), round=round_number) for site in others]
+
+
+@pytest.mark.parametrize("may_lose", ["", "a", "abc"])
+def test_no_sum_of_a_study_leaves_out_a_site(may_lose: str, tmp_path: Path) -> None:
+    """With the same weights in each round, and another site called lost in each, four sums of three would tell every single answer."""
+    server = InTheMiddle(tmp_path, FOUR, may_lose, rounds=2)
+    assert all(server.tell(site).given for site in server.sites)
+    for round_number, lost in ((1, "d"), (2, "c")):
+        for refused in consents(server, round_number, lost):
+            assert not refused.given and "that needs all of its 4 sites does not have" in refused.reason
+
+
+def test_sums_leave_out_sites_where_all_of_them_allow_it(tmp_path: Path) -> None:
+    server = InTheMiddle(tmp_path, FOUR, "abcd")
+    assert all(server.tell(site).given for site in server.sites)
+    assert all(answer.given for answer in consents(server, 1, "d"))
+
+
+def test_the_server_cannot_allow_losses_for_a_site(tmp_path: Path) -> None:
+    server = InTheMiddle(tmp_path, FOUR, "abc")
+    for approval in ({**server.approvals["d"], "may_lose": True}, {**server.approvals["d"], "may_lose": 1}):
+        assert not server.tell("a", d=approval).given
+    without = {key: value for key, value in server.approvals["c"].items() if key != "may_lose"}
+    assert not server.tell("a", c=without).given and server.tell("a").given
+
+
+def test_a_site_that_allows_losses_no_more_takes_no_part_in_the_study(tmp_path: Path) -> None:
+    """What it signed says so still, and the others go by that."""
+    server = InTheMiddle(tmp_path, FOUR, "abcd")
+    assert server.tell("a").given
+    server.federation.policies = {**server.federation.policies, "a": Policy(secure_sums=True)}
+    server.federation.carrier.responders["a"] = server.federation.responder("a")
+    refused = server.step("a", 1)
+    assert not refused.given and "sums_may_lose_sites" in refused.reason and "propose the study anew" in refused.reason
 
 
 def other_box() -> str:
@@ -154,7 +209,7 @@ def test_steps_that_a_sum_of_three_does_not_have_are_refused(step: int, tmp_path
     assert server.step("a", 2, words_question(shown, "a")).given
     refused = server.step("a", step, pack({"survivors": [*SITES]}))
     assert not refused.given
-    assert step not in (3, 4) or "which one of 3 sites does not have" in refused.reason
+    assert step not in (3, 4) or "that needs all of its 3 sites does not have" in refused.reason
 
 
 def test_a_place_is_not_summed_twice(tmp_path: Path) -> None:

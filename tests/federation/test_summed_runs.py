@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,13 @@ import pytest
 import torch
 
 from conftest import tiny_classification
-from federation_in_memory import EVERYTHING, FederationInMemory, KillingCarrier, place_of
+from federation_in_memory import EVERYTHING, DirectCarrier, FederationInMemory, KillingCarrier, place_of
 from tiny_settings import SETTINGS
 from unseen import BadInput, Experiment
 from unseen.data.domain import DomainDataset
+from unseen.errors import NoReplies
+from unseen.federation.messages import SignedMessage
+from unseen.federation.server.exchange import Terms
 from unseen.federation.site.policy import Policy, Privacy
 from unseen.methods import METHODS
 from unseen.parts import PARTS
@@ -74,12 +79,17 @@ def test_a_file_that_a_kill_left_half_written_stops_no_later_round(tmp_path: Pat
     assert [record["missing"] for record in result.records] == [{}] * 4 and not left.exists()
 
 
-@pytest.mark.parametrize(("data", "every"), [(FOUR, 12), (FIVE, 15)], ids=["three sites", "four sites, who consent"])
-def test_kills_between_the_steps_of_a_sum_change_no_bit(data: DomainDataset, every: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("data", "every", "may_lose"),
+    [(FOUR, 12, False), (FIVE, 15, False), (FIVE, 15, True)],
+    ids=["three sites", "four sites", "four sites, who consent"],
+)
+def test_kills_between_the_steps_of_a_sum_change_no_bit(data: DomainDataset, every: int, may_lose: bool, tmp_path: Path) -> None:
     whole, _ = go("fedsb", tmp_path / "whole", True, data=data)
     target = data.names[-1]
     experiment = Experiment(build(METHODS["fedsb"], SEEDS["fedsb"], PARTS), data.name, target, rounds=2)
-    federation = FederationInMemory(tmp_path / "killed", data, target)
+    rules = replace(EVERYTHING, sums_may_lose_sites=may_lose)
+    federation = FederationInMemory(tmp_path / "killed", data, target, dict.fromkeys(data.names, rules))
     run = federation.federate(experiment, sums=True)
     federation.carrier = killing = KillingCarrier(federation, every=every)
     ended = False
@@ -91,6 +101,7 @@ def test_kills_between_the_steps_of_a_sum_change_no_bit(data: DomainDataset, eve
         except KeyboardInterrupt:
             assert killing.kills < 40
     assert killing.kills >= 5 and same_bits(result.state, whole.state)
+    assert steps_asked(federation, 2) == ({1, 2, 3, 4} if may_lose else {1, 2})
     kept = [*(tmp_path / "killed").glob("*/studies/*/sums/*"), *(tmp_path / "killed").glob("*/studies/*/box.secret")]
     assert not kept, "secrets of a sum that is done are gone, and those of a study"
 
@@ -103,6 +114,64 @@ def test_a_method_that_needs_single_answers_is_refused_with_a_sentence(settings:
     federation = FederationInMemory(tmp_path, FOUR, "d")
     with pytest.raises(BadInput, match=why):
         federation.federate(Experiment(build(METHODS["fedavg"], settings, PARTS), FOUR.name, "d", rounds=1), sums=True)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.75, 0.99])
+def test_sums_of_rounds_that_draw_their_sites_are_not_proposed(share: float, tmp_path: Path) -> None:
+    federation = FederationInMemory(tmp_path, FIVE, "e")
+    experiment = Experiment(build(METHODS["fedavg"], {"batch": 8}, PARTS), FIVE.name, "e", rounds=1, participation=share)
+    with pytest.raises(BadInput, match=rf"participation is {share} under secure sums, expected 1"):
+        federation.federate(experiment, Terms(minimum_clients=1), sums=True)
+
+
+class LosingCarrier(DirectCarrier):
+    """One site cannot be reached from a round and a step on, until it is back."""
+
+    def __init__(self, federation: FederationInMemory, site: str, lost_from: tuple[int, int]) -> None:
+        super().__init__(federation.carrier.responders)
+        self.site, self.lost_from, self.back = site, lost_from, False
+
+    def exchange(self, messages: Mapping[str, SignedMessage], seconds: float) -> Iterator[tuple[str, SignedMessage | str]]:
+        for client, message in messages.items():
+            header = json.loads(message.header)
+            if client == self.site and not self.back and (header.get("round", 0), header.get("step", 0)) >= self.lost_from:
+                yield client, "no answer in time"
+            else:
+                yield from super().exchange({client: message}, seconds)
+
+
+def steps_asked(federation: FederationInMemory, round_number: int) -> set[int]:
+    headers = [json.loads(question.header) for _, question, _ in federation.carrier.carried]
+    return {header["step"] for header in headers if header.get("round") == round_number and header["ask"] == 1}
+
+
+@pytest.mark.parametrize(("rules", "step"), [("", 1), ("", 2), ("abc", 2)])
+def test_a_sum_waits_for_a_site_that_is_lost(rules: str, step: int, tmp_path: Path) -> None:
+    """Unless every site allows sums to lose one. When it is back, the run goes on to the same bits."""
+    whole, _ = go("fedsb", tmp_path / "whole", True, data=FIVE)
+    policies = dict.fromkeys(rules, replace(EVERYTHING, sums_may_lose_sites=True))
+    federation = FederationInMemory(tmp_path / "lost", FIVE, "e", policies)
+    federation.carrier = losing = LosingCarrier(federation, "d", (2, step))
+    experiment = Experiment(build(METHODS["fedsb"], SEEDS["fedsb"], PARTS), FIVE.name, "e", rounds=2)
+    run = federation.federate(experiment, sums=True)
+    with pytest.raises(
+        NoReplies, match=r"3 of 4 sites .*4 are needed \(d: no answer in time\); no site may be left out .*sums_may_lose_sites"
+    ):
+        train(experiment, tmp_path / "run", watch=Silent(), elsewhere=run)
+    assert steps_asked(federation, 2) == {*range(1, step + 1)}, "nobody is asked for words before all keys are there"
+    losing.back = True
+    result = train(experiment, tmp_path / "run", watch=Silent(), resume=True, elsewhere=federation.again(run))
+    assert same_bits(result.state, whole.state) and [record["missing"] for record in result.records] == [{}, {}]
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_where_every_site_allows_it_a_sum_loses_a_site(step: int, tmp_path: Path) -> None:
+    policies = dict.fromkeys(FIVE.names, replace(EVERYTHING, sums_may_lose_sites=True))
+    federation = FederationInMemory(tmp_path / "lost", FIVE, "e", policies)
+    federation.carrier = LosingCarrier(federation, "d", (2, step))
+    experiment = Experiment(build(METHODS["fedsb"], SEEDS["fedsb"], PARTS), FIVE.name, "e", rounds=2)
+    result = train(experiment, tmp_path / "run", watch=Silent(), elsewhere=federation.federate(experiment, sums=True))
+    assert [record["missing"] for record in result.records] == [{}, {"d": "train: no answer in time"}]
 
 
 def test_two_sites_are_too_few(tiny: DomainDataset, tmp_path: Path) -> None:

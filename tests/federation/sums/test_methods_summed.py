@@ -59,7 +59,8 @@ class SummingEngine(LocalEngine):
         counts = {name: len(self.world.holdings[name].train) for name in ups}
         boxes = {name: X25519PrivateKey.generate() for name in ups}
         public = {name: box.public_key().public_bytes_raw() for name, box in boxes.items()}
-        context = SumContext("5" * 64, place.round, place.ask, {name: key.public_key() for name, key in keys.items()}, public, counts)
+        signing = {name: key.public_key() for name, key in keys.items()}
+        context = SumContext("5" * 64, place.round, place.ask, signing, public, counts, may_lose=bool(self.lost))
         sites = {name: SiteSum(context, name, key, boxes[name].private_bytes_raw()) for name, key in keys.items()}
         asked = hashlib.sha256(down.to_bytes()).digest()
         server = ServerSum(context, asked)

@@ -1,4 +1,4 @@
-"""Three sites, where each is needed: two exchanges make a sum, and a server that lies, alone or with one of them, reads no one."""
+"""Sums in which each site is needed: two exchanges make one, and a server that lies, alone or with a site, reads no one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sums_in_memory import ASKED, BOXES, KEYS, SumInMemory, added, site_sum
-from unseen.errors import RefusedReply
+from unseen.errors import NoReplies, RefusedReply
 from unseen.federation.sums.context import pack
 from unseen.federation.sums.roster import PublicKeys, Roster
 from unseen.federation.sums.server import ServerSum
@@ -62,7 +62,7 @@ def test_there_is_nothing_to_consent_to_and_nothing_to_unmask(step: str, said: A
     """A signature of two survivors might be of use to a server in a larger sum."""
     run = SumInMemory(3)
     run.run(until=until)
-    with pytest.raises(RefusedReply, match=rf"\({step}\) of a secure sum, which one of 3 sites does not have"):
+    with pytest.raises(RefusedReply, match=rf"\({step}\), which a secure sum that needs all of its 3 sites does not have"):
         getattr(run.sites["00"], step)(pack(said))
     run.run()
     assert run.total == added([*run.sites])
@@ -85,6 +85,44 @@ def test_two_sites_never_make_a_sum() -> None:
             if name in two:
                 total.add(words)
         assert looks_random(total)
+
+
+@pytest.mark.parametrize("sites", [4, 5, 40])
+def test_where_no_site_may_be_lost_there_is_no_sum_of_fewer(sites: int) -> None:
+    """Whoever is called lost: sums of nearly equal answers, each without another site, would tell single ones."""
+    whole = SumInMemory(sites, may_lose=False)
+    whole.run()
+    assert sorted({step for _, step in whole.answers}) == [1, 2] and whole.total == added([*whole.sites])
+    for lost in ("00", "03"):
+        run = SumInMemory(sites, may_lose=False)
+        run.words = {name: SEVENS.copy() for name in run.sites}
+        run.run(until=1)
+        questions = run.server.questions()
+        asked, there = json.loads(questions["01"]), [name for name in run.sites if name != lost]
+        with pytest.raises(RefusedReply, match=rf"keys of {sites - 1} of {sites} sites; {sites} are needed"):
+            run.sites["01"].take_keys(pack(asked | {"keys": {name: asked["keys"][name] for name in there}}), ASKED)
+        run.lost = {lost: 2}
+        with pytest.raises(NoReplies, match=rf"{lost}: no answer in time.*no site may be left out .* sums_may_lose_sites"):
+            run.one_step()
+        total = Words("layout", np.zeros(1, np.uint64), np.zeros(MANY, np.uint32))
+        for name in there:
+            total.add(Words.from_bytes(run.answers[name, 2]))
+        assert looks_random(total)
+        for step in ("consent", "unmask"):
+            with pytest.raises(RefusedReply, match=rf"needs all of its {sites} sites"):
+                getattr(run.sites["01"], step)(pack({"survivors": there}))
+        run.lost = {}
+        run.run()  # the site is back
+        assert run.server.survivors == [*run.sites]
+
+
+def test_sites_that_do_not_agree_on_losses_are_in_no_sum_together() -> None:
+    """A site on the server's side could tell some that it allows them, and others that it does not."""
+    strict, loose = SumInMemory(4, may_lose=False), SumInMemory(4)
+    strict.run(until=1), loose.run(until=1)
+    mixed = {name: json.loads((strict if name == "00" else loose).answers[name, 1])["keys"] for name in strict.sites}
+    with pytest.raises(RefusedReply, match="did not sign for this sum"):
+        strict.sites["00"].take_keys(pack({"keys": mixed, "boxes": {}}), ASKED)
 
 
 def test_words_to_different_questions_stay_masked() -> None:

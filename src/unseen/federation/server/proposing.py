@@ -91,7 +91,7 @@ def propose(
     _refuse_unfit(experiment, {name: card["evaluates"] for name, card in cards.items()}, wanted, terms)
     schema = agree(str(experiment.data), cards)
     training = sorted(name for name, card in cards.items() if not card["evaluates"])
-    if sums and (problems := list(refusals(experiment.method, len(training)))):
+    if sums and (problems := list(refusals(experiment.method, len(training), experiment.participation))):
         raise BadInput(problems)
     say(f"rehearsing {experiment.name} on made-up images")
     rehearsed = rehearse(experiment, schema, training, sums)

@@ -105,7 +105,8 @@ class Approver:
             self._check(study, known=self._studies.known_keys)
         train, validation = self._announced(study)
         box = X25519PrivateKey.generate() if study.sums else None
-        approval = approve(study, self._kit.client, train, validation, self._kit.signing, public_hex(box) if box else None)
+        may_lose, public = study.sums and self._policy.sums_may_lose_sites, public_hex(box) if box else None
+        approval = approve(study, self._kit.client, train, validation, self._kit.signing, public, may_lose)
         self._ledger.append([{"kind": "approval", "study": study.digest, "by": "hand" if by_hand else "rule", "data": self._data,
                               "split": _split(study), "train": train, "validation": validation}])  # fmt: skip
         return self._studies.put(study, approval, box)
@@ -115,6 +116,8 @@ class Approver:
         if held.study.digest not in self._checked:
             known = self._studies.known_keys
             self._check(held.study, known)
+            if held.approval.may_lose and not self._policy.sums_may_lose_sites:
+                raise Rejected("sums_may_lose_sites: it was true when this site approved the study, and is not now; propose the study anew")
             self._checked.add(held.study.digest)
 
     def refuse_too_few(self, study: Study, approvals: Mapping[str, Approval]) -> None:
@@ -220,7 +223,8 @@ def facts_of(study: Study, data: DomainDataset, evaluates: bool, known: set[str]
     """Facts that a site reads in the study's text, or finds out over its own data. `known`: the keys that it knows."""
     _refuse_odd_schema(study, data)
     dataset = as_agreed(data, study.schema)
-    method = experiment_of(study, dataset).method
+    experiment = experiment_of(study, dataset)
+    method = experiment.method
     _refuse_odd_places(study.plan)
     passed_on = set()
     for (phase, ask), path in asks_of(study.plan).items():
@@ -236,6 +240,7 @@ def facts_of(study: Study, data: DomainDataset, evaluates: bool, known: set[str]
     return StudyFacts(
         method=str(study.experiment["method"]),
         rounds=study.rounds,
+        participation=experiment.participation,
         plan=study.plan,
         passed_on=frozenset(passed_on),
         exposures=method.exposures(),

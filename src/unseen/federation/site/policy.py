@@ -13,6 +13,7 @@ from typing import Any, get_args
 from unseen.data.sets.registry import DATASETS
 from unseen.errors import BadInput, nearest
 from unseen.federation.study.study import Leaving
+from unseen.federation.sums.summable import drawn_sites
 from unseen.payload import OF_A_NETWORK, Carried, Kind
 
 __all__ = ["KINDS", "Policy", "Privacy", "Rejected", "StudyFacts", "read_policy"]
@@ -31,6 +32,7 @@ class StudyFacts:
 
     method: str
     rounds: int
+    participation: float  # share of the training sites that is drawn for each round
     plan: Sequence[Leaving]
     passed_on: frozenset[str]  # kinds that other sites get of this one's answers, one by one
     exposures: Mapping[str, float]  # of the method, by name
@@ -92,6 +94,7 @@ class Policy:
     own_order: bool = False  # draw batches in an order that the server cannot know; results then differ from those of one process
     scores: str = "every-round"  # or "last-round": whether the global model's score leaves in every round
     secure_sums: bool = False  # approve only studies whose models are summed under masks
+    sums_may_lose_sites: bool = False  # a sum may leave sites out; sums over other sites, taken from each other, tell single answers
     privacy: Privacy = field(default_factory=Privacy)
 
     def check_study(self, facts: StudyFacts) -> None:
@@ -110,6 +113,8 @@ class Policy:
             yield f"minimum_clients: {facts.known_clients} sites that this one knows take part, {self.minimum_clients} are asked for"
         if facts.sums and facts.strangers:  # enough made-up sites would open a sum, whatever the true ones do
             yield f"secure sums: this site does not know {facts.strangers} of the sites that sum; a person must approve the study"
+        if facts.sums:
+            yield from drawn_sites(facts.participation)
         if self.secure_sums and any(row.kind in OF_A_NETWORK and not row.summed for row in facts.plan):
             yield "secure_sums: the study lets the server read single models"
         for name, (least, most) in {

@@ -16,6 +16,7 @@ from unseen.federation.study.study import Study
 
 __all__ = ["Approval", "approve", "read_approvals"]
 
+_OPTIONAL = {"box", "may_lose"}  # written down only where there is something to say
 _MOST = 10**9  # samples
 _UNTOLD = (10**6, 10**6)  # of a site that keeps its counts to itself
 
@@ -24,7 +25,8 @@ _UNTOLD = (10**6, 10**6)  # of a site that keeps its counts to itself
 class Approval:
     """One site agrees to one study. The counts are those that it lets out; None where its policy keeps them.
 
-    For secure sums a site gives a key that it made for this study: other sites encrypt with it what the server must not read.
+    For secure sums a site gives a key that it made for this study: other sites encrypt with it what the server must not read. It
+    also says whether a sum may leave sites out. What is not so is not written down.
     """
 
     study: str
@@ -32,10 +34,11 @@ class Approval:
     train: int | None
     validation: int | None
     box: str | None = None  # X25519, hexadecimal; none where the study has no sums
+    may_lose: bool = False  # a sum may leave sites out, as far as this site is asked; only where all say so, it may
     signature: str = ""
 
     def plain(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key != "box" or value is not None}
+        return {key: value for key, value in asdict(self).items() if key not in _OPTIONAL or value not in (None, False)}
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -59,9 +62,17 @@ class Approval:
             read_public_box(self.box)
 
 
-def approve(study: Study, site: str, train: int | None, validation: int | None, key: Ed25519PrivateKey, box: str | None = None) -> Approval:
+def approve(
+    study: Study,
+    site: str,
+    train: int | None,
+    validation: int | None,
+    key: Ed25519PrivateKey,
+    box: str | None = None,
+    may_lose: bool = False,
+) -> Approval:
     """This site's approval, signed."""
-    draft = Approval(study.digest, site, train, validation, box)
+    draft = Approval(study.digest, site, train, validation, box, may_lose)
     return replace(draft, signature=key.sign(draft._signed_bytes).hex())
 
 
@@ -81,7 +92,8 @@ def read_approval(told: Any) -> Approval:
     """An approval from plain values; its signature is not looked at yet."""
     keys = Approval.__dataclass_fields__.keys()
     texts = ("study", "site", "signature", *(["box"] if isinstance(told, Mapping) and "box" in told else []))
-    whole = isinstance(told, Mapping) and told.keys() | {"box"} == keys and all(isinstance(told[key], str) for key in texts)
+    whole = isinstance(told, Mapping) and told.keys() | _OPTIONAL == keys and all(isinstance(told[key], str) for key in texts)
+    whole = whole and told.get("may_lose", True) is True
     if not whole or not all(told[k] is None or (type(told[k]) is int and 0 <= told[k] <= _MOST) for k in ("train", "validation")):
         raise BadInput("an approval cannot be read")
     return Approval(**told)

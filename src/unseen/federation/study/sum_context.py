@@ -25,4 +25,5 @@ def sum_context(
     keys = {name: read_public(study.participants[name].signing) for name in chosen}
     boxes = {name: bytes.fromhex(approval.box or "") for name, approval in chosen.items()}
     counts = {name: approval.train or 0 for name, approval in chosen.items()}
-    return SumContext(study.digest, place.round, place.ask, keys, boxes, counts, fewest)
+    may_lose = all(approval.may_lose for approval in chosen.values())
+    return SumContext(study.digest, place.round, place.ask, keys, boxes, counts, may_lose, fewest)

@@ -39,6 +39,7 @@ class SumContext:
     sites: Mapping[str, Ed25519PublicKey]
     boxes: Mapping[str, bytes]  # X25519, of this study alone: shares for a site are encrypted with it
     counts: Mapping[str, int]  # the most that each site may weigh, where answers are weighed by samples
+    may_lose: bool = False  # all sites approved that a sum may leave sites out; otherwise the sum is of all of them, or there is none
     fewest: int = FEWEST_SITES  # that a site wants in the sum: its own rule, so not part of what all agree on
 
     def __post_init__(self) -> None:
@@ -55,12 +56,15 @@ class SumContext:
 
     @property
     def threshold(self) -> int:
-        """More than two thirds of the sites: so many must go through every step."""
-        return 2 * len(self.sites) // 3 + 1
+        """So many sites must go through every step: all of them, or more than two thirds where sites may be lost.
+
+        Two sums of nearly equal answers that differ in a site tell its answer, and no site can see how equal answers are.
+        """
+        return 2 * len(self.sites) // 3 + 1 if self.may_lose else len(self.sites)
 
     @property
     def all_needed(self) -> bool:
-        """Whether there is no sum without every site (there are three). Then the masks of pairs are enough, and no secret is shared out."""
+        """Whether there is no sum without every site. Then the masks of pairs are enough, and no secret is shared out."""
         return self.threshold == len(self.sites)
 
     @property
@@ -101,7 +105,7 @@ class SumContext:
     def digest(self) -> bytes:
         keys = {site: key.public_bytes_raw().hex() for site, key in self.sites.items()}
         boxes = {site: box.hex() for site, box in self.boxes.items()}
-        return digest(pack([self.study, self.round, self.ask, keys, boxes, dict(self.counts)]))
+        return digest(pack([self.study, self.round, self.ask, keys, boxes, dict(self.counts), self.may_lose]))
 
     def sign(self, purpose: str, content: bytes, key: Ed25519PrivateKey) -> bytes:
         return key.sign(self._signed(purpose, content))

@@ -152,7 +152,8 @@ class ServerSum:
         if good < needed:
             reasons = "; ".join(f"{site}: {reason}" for site, reason in sorted(self.missing.items()))
             what = f"step {self.step} ({STEPS[self.step]}) of a secure sum"
-            raise NoReplies(f"{good} of {sites} sites gave a usable answer to {what}, {needed} are needed ({reasons})")
+            rule = "" if self._context.may_lose else "; no site may be left out of it, since not every site's sums_may_lose_sites is true"
+            raise NoReplies(f"{good} of {sites} sites gave a usable answer to {what}, {needed} are needed ({reasons}){rule}")
 
     @cached_property
     def _roster(self) -> Roster:  # after step 1

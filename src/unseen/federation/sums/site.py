@@ -1,4 +1,4 @@
-"""A site's side of one sum: four steps, or two among three sites, each answered once.
+"""A site's side of one sum: two steps, or four where sites may be lost, each answered once.
 
     1 keys      the site shows keys for this sum, signed, and shares its secrets among all sites, encrypted for each
     2 words     it sends its answer in fixed point under masks
@@ -10,8 +10,9 @@ gives both kinds for one site. Two sets cannot both have the signatures of two t
 Masks depend on everything that the sites must have been shown alike: the keys, the question. A server that shows one site something
 else gets words whose masks do not cancel.
 
-Where every site is needed (there are three), a sum of fewer is none, and nobody who is lost is made up for. So a site masks its words
-with its partners alone, shares no secret, and is asked no third and fourth step: in the sum of all sites, and only there, the masks cancel.
+Where every site is needed (there are three, or not all sites allow a sum to lose some), a sum of fewer is none, and nobody who is lost
+is made up for. So a site masks its words with its partners alone, shares no secret, and is asked no third and fourth step: in the sum of
+all sites, and only there, the masks cancel.
 """
 
 from __future__ import annotations
@@ -149,7 +150,8 @@ class SiteSum:
     def _refuse_out_of_order(self, step: int, question: bytes) -> None:
         asked: dict[str, str] = self._state["asked"]
         if step not in self._context.steps:
-            raise RefusedReply(f"step {step} ({STEPS[step]}) of a secure sum, which one of {len(self._context.sites)} sites does not have")
+            sites = len(self._context.sites)
+            raise RefusedReply(f"step {step} ({STEPS[step]}), which a secure sum that needs all of its {sites} sites does not have")
         if asked.get(str(step), digest(question).hex()) != digest(question).hex():
             raise RefusedReply(f"step {step} ({STEPS[step]}) of a secure sum, which was asked in another way before")
         if str(step) not in asked and len(asked) != self._context.steps.index(step):

@@ -11,7 +11,7 @@ from unseen.method import Method, task_types
 from unseen.payload import OF_A_NETWORK, Payload, declarations
 from unseen.settings import parts_in
 
-__all__ = ["is_summed", "refusals"]
+__all__ = ["drawn_sites", "is_summed", "refusals"]
 
 
 def is_summed(answer: type[Payload]) -> bool:
@@ -21,8 +21,18 @@ def is_summed(answer: type[Payload]) -> bool:
     return any(one.mean for one in told.values()) and all(without_none(hints[name])[1] for name in others)
 
 
-def refusals(method: Method[Any], sites: int) -> Iterator[str]:
+def drawn_sites(participation: float) -> Iterator[str]:
+    """Why rounds of drawn sites are not summed. The models of two rounds may be nearly equal, so their sums may differ in a site alone."""
+    if participation != 1:
+        yield (
+            f"participation is {participation:g} under secure sums, expected 1: sums over different sites, taken from each other, "
+            "tell single answers; let every site take part in each round, or propose the study without secure sums"
+        )
+
+
+def refusals(method: Method[Any], sites: int, participation: float = 1.0) -> Iterator[str]:
     """Why this method cannot run under secure sums among so many sites, one sentence each."""
+    yield from drawn_sites(participation)
     if sites < FEWEST_SITES:
         yield f"a secure sum takes {FEWEST_SITES} sites, and there are {sites}; a site could work out the others' answers"
     yield from (f"{why}; a secure sum would hide it" for why in method.needs_each())
