@@ -12,6 +12,7 @@ from unseen.engines.checking import Checker
 from unseen.engines.tasks import Place
 from unseen.errors import NoReplies, RefusedReply
 from unseen.federation.messages import Message
+from unseen.federation.server.beside import epsilon_told, file_names
 from unseen.federation.server.exchange import Exchange
 from unseen.federation.server.journal import PlaceJournal, Question
 from unseen.federation.study.approvals import Approval
@@ -22,9 +23,8 @@ from unseen.federation.sums.server import DONE, ServerSum
 from unseen.files import write_atomically
 from unseen.method import Refused
 from unseen.payload import Payload
-from unseen.runs.memory import FILE_OF_MEMORY
 
-__all__ = ["Summing", "before_question", "file_names"]
+__all__ = ["Summing", "before_question"]
 
 _WORDS = 2  # the step that brings answers
 
@@ -110,22 +110,12 @@ class _Told:
         write_atomically(journal.unfinished_sum.with_suffix(".told"), json.dumps({"staged": self.staged, "epsilon": self.epsilon}))
 
     def note(self, name: str, header: Mapping[str, Any]) -> None:
-        self.staged[name] = file_names(header.get("staged"))
-        epsilon = header.get("epsilon")
-        if isinstance(epsilon, float) and epsilon >= 0:
+        staged, epsilon = file_names(header.get("staged")), epsilon_told(header.get("epsilon"))
+        self.staged[name] = staged
+        if epsilon is not None:
             self.epsilon[name] = epsilon
 
 
 def before_question(content: bytes) -> bytes:
     """A step of the sum as it stands before the question itself, in one payload."""
     return len(content).to_bytes(8, "little") + content
-
-
-def file_names(staged: Any) -> dict[str, str]:
-    """The versions of memories that a site wrote, by kind; each name must be one that this site could have given."""
-    fits = (
-        isinstance(staged, dict) and len(staged) <= 100 and all(isinstance(f, str) and FILE_OF_MEMORY.fullmatch(f) for f in staged.values())
-    )
-    if not fits or not all(kind.isidentifier() for kind in staged):
-        raise RefusedReply("names memories in a way that is not taken")
-    return dict(staged)

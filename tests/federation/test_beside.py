@@ -1,0 +1,87 @@
+"""What a hostile site says beside its answer, properly signed: it costs the site its answer, and the server nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from conftest import tiny_classification
+from federation_in_memory import FederationInMemory, Tamper, is_work
+from unseen import Experiment, FedAvg
+from unseen.engines.tasks import Place
+from unseen.errors import RefusedReply
+from unseen.federation.kits import open_kit
+from unseen.federation.messages import SignedMessage, _signed_text
+from unseen.federation.server.beside import epsilon_told
+from unseen.federation.server.journal import Arrived, Journal
+from unseen.method import Refused
+from unseen.runs.watch import Silent
+from unseen.training import train
+
+FOUR = tiny_classification((24, 20, 16, 12))  # three sites that train and one that stays unseen
+HOSTILE = "a"
+
+
+def experiment(rounds: int = 2) -> Experiment:
+    return Experiment(FedAvg(batch=8, lr=0.01), FOUR.name, "d", rounds=rounds)
+
+
+def saying(federation: FederationInMemory, entry: str) -> Tamper:
+    """The site's answers, with one more entry in their header as text: `sign` writes no infinity."""
+    key = open_kit(federation.server.path / "kits" / f"{HOSTILE}.kit", federation.folder / HOSTILE).signing
+
+    def tamper(client: str, signed: SignedMessage) -> SignedMessage:
+        if client != HOSTILE or not is_work(signed):
+            return signed
+        header = f"{signed.header[:-1]},{entry}}}"
+        text = _signed_text(header, hashlib.sha256(signed.payload).digest(), "answer")
+        return SignedMessage(header, signed.payload, key.sign(text))
+
+    return tamper
+
+
+@pytest.mark.parametrize("epsilon", [None, 0.0, 1.5, 1e300])
+def test_an_epsilon_that_a_record_can_hold_is_taken(epsilon: float | None) -> None:
+    assert epsilon_told(epsilon) == epsilon
+
+
+@pytest.mark.parametrize("epsilon", [math.inf, math.nan, -1.0, -math.inf, "1.5", True, 2, [1.5]])
+def test_any_other_epsilon_is_refused(epsilon: object) -> None:
+    with pytest.raises(RefusedReply, match="no finite number"):
+        epsilon_told(epsilon)
+
+
+@pytest.mark.parametrize("entry", ['"epsilon":1e999', '"epsilon":Infinity', '"epsilon":NaN'])
+def test_an_endless_epsilon_costs_its_site_the_answer_alone(entry: str, tmp_path: Path) -> None:
+    federation = FederationInMemory(tmp_path, FOUR, "d")
+    run = federation.federate(experiment())
+    federation.carrier.tamper = saying(federation, entry)
+    records = train(experiment(), tmp_path / "run", watch=Silent(), elsewhere=run).records
+    assert [record["missing"].keys() for record in records] == [{HOSTILE}] * 2 and "no finite number" in records[0]["missing"][HOSTILE]
+
+
+def test_an_endless_epsilon_beside_masked_words_is_refused(tmp_path: Path) -> None:
+    """Four sites train, so that the sum can do without one."""
+    five = tiny_classification((24, 20, 16, 12, 12))
+    told = Experiment(FedAvg(batch=8, lr=0.01), five.name, "e", rounds=1)
+    federation = FederationInMemory(tmp_path, five, "e")
+    run = federation.federate(told, sums=True)
+    federation.carrier.tamper = saying(federation, '"epsilon":1e999')
+    (record,) = train(told, tmp_path / "run", watch=Silent(), elsewhere=run).records
+    assert record["missing"].keys() == {HOSTILE} and "no finite number" in record["missing"][HOSTILE]
+
+
+def test_a_journal_with_an_endless_epsilon_does_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+    """An earlier version wrote such answers down before the record refused them. The site is asked again, or is missing."""
+    journal = Journal(tmp_path).at(Place(1, 1))
+    journal.put("a", b"", {}, math.inf)
+    journal.put("b", b"", {}, 1.5)
+    assert journal.answers().keys() == {"b"}, "a is asked again"
+    journal.close({})
+    answers = journal.answers()
+    assert isinstance(answers["b"], Arrived) and isinstance(answers["a"], Refused) and "no finite number" in answers["a"].reason
+    assert json.dumps(answers["b"].epsilon, allow_nan=False)
