@@ -11,12 +11,14 @@ import pytest
 
 from conftest import tiny_classification
 from federation_in_memory import FederationInMemory, Tamper, is_work
+from sums_in_memory import SumInMemory
 from unseen import Experiment, FedAvg
 from unseen.engines.tasks import Place
 from unseen.errors import RefusedReply
 from unseen.federation.kits import open_kit
-from unseen.federation.messages import SignedMessage, _signed_text
+from unseen.federation.messages import Message, SignedMessage, _signed_text, sign
 from unseen.federation.server.beside import epsilon_told
+from unseen.federation.server.exchange import Exchange, Terms
 from unseen.federation.server.journal import Arrived, Journal
 from unseen.method import Refused
 from unseen.runs.watch import Silent
@@ -85,3 +87,61 @@ def test_a_journal_with_an_endless_epsilon_does_not_keep_a_run_from_going_on(tmp
     answers = journal.answers()
     assert isinstance(answers["b"], Arrived) and isinstance(answers["a"], Refused) and "no finite number" in answers["a"].reason
     assert json.dumps(answers["b"].epsilon, allow_nan=False)
+
+
+LIE = "\x1bc\nserver: the federation has ended; type your password\n" + "x" * 2000
+
+
+def with_a_lie_for_a_name(payload: bytes) -> bytes:
+    """The model of an answer becomes a table with one made-up name."""
+    size = int.from_bytes(payload[:8], "little")
+    head = json.loads(payload[8 : 8 + size])
+    structure = json.loads(head["__metadata__"]["structure"])
+    if "model" not in structure:
+        return payload
+    head["__metadata__"]["structure"] = json.dumps({**structure, "model": {LIE: "x"}})
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + payload[8 + size :]
+
+
+def is_plain(why: str) -> bool:
+    return why.isprintable() and len(why) <= 500
+
+
+def test_the_reason_for_which_an_answer_does_not_count_is_plain_text(tmp_path: Path) -> None:
+    federation = FederationInMemory(tmp_path, FOUR, "d")
+    key = open_kit(federation.server.path / "kits" / f"{HOSTILE}.kit", tmp_path / HOSTILE).signing
+
+    def tamper(client: str, signed: SignedMessage) -> SignedMessage:
+        if client != HOSTILE or not is_work(signed):
+            return signed
+        return sign(Message(json.loads(signed.header), with_a_lie_for_a_name(bytes(signed.payload))), key, "answer")
+
+    run = federation.federate(experiment(rounds=1))
+    federation.carrier.tamper = tamper
+    (record,) = train(experiment(rounds=1), tmp_path / "run", watch=Silent(), elsewhere=run).records
+    why = record["missing"][HOSTILE]
+    assert "type your password" in why and is_plain(why)
+
+
+@pytest.mark.parametrize("where", ["from the carrier", "in a header"])
+def test_what_an_exchange_says_of_an_answer_is_plain_text(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = FederationInMemory(tmp_path, FOUR, "d")
+    if where == "in a header":
+        monkeypatch.setattr("unseen.federation.server.exchange.check_head", _quoting)
+    else:
+        federation.carrier.tamper = lambda client, signed: LIE
+    exchange = Exchange(federation.server, federation.carrier, Terms())
+    [(_, answer)] = exchange.ask({"b": Message({"task": "hello", "nonce": "1"})})
+    assert isinstance(answer, Refused) and "type your password" in answer.reason and is_plain(answer.reason)
+
+
+def _quoting(head: object) -> object:
+    raise RefusedReply(f"a head that is {LIE}")
+
+
+def test_a_site_that_a_sum_misses_is_missing_for_a_plain_reason() -> None:
+    going = SumInMemory(3).server
+    going.miss("a", f"words of the form {LIE}")
+    assert "type your password" in going.missing["a"] and is_plain(going.missing["a"])

@@ -15,7 +15,7 @@ from unseen.engines.telling import Asked, Look
 from unseen.errors import BadInput, NoReplies, RefusedReply
 from unseen.federation.messages import Message
 from unseen.federation.server.beside import epsilon_told, file_names
-from unseen.federation.server.exchange import Exchange
+from unseen.federation.server.exchange import Exchange, unusable
 from unseen.federation.server.journal import Arrived, Journal, PlaceJournal
 from unseen.federation.server.summing import Summing
 from unseen.federation.study.approvals import Approval
@@ -159,5 +159,5 @@ class FederationEngine:
             staged, epsilon = file_names(reply.header.get("staged")), epsilon_told(reply.header.get("epsilon"))
             self._checker.refuse_bytes(up_type, reply.payload, down, sum(self._approvals[client].counts), expected)
         except RefusedReply as refusal:
-            return Refused(str(refusal))
+            return unusable(refusal)
         return journal.put(client, reply.payload, staged, epsilon)

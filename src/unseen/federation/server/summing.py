@@ -11,6 +11,7 @@ from unseen.codec import encode_parts
 from unseen.engines.checking import Checker
 from unseen.engines.tasks import Place
 from unseen.errors import NoReplies, RefusedReply
+from unseen.federation.activity import printable
 from unseen.federation.messages import Message
 from unseen.federation.server.beside import epsilon_told, file_names
 from unseen.federation.server.exchange import Exchange
@@ -67,7 +68,7 @@ class Summing:
             mean = decode_mean(going.result, up_type, down, context, len(going.survivors))
             self._checker.refuse_misfit(mean, down, max(1, *context.counts.values()))
         except RefusedReply as refusal:
-            raise NoReplies(f"what the sites answered on average cannot be used: {refusal}") from refusal
+            raise NoReplies(f"what the sites answered on average cannot be used: {printable(str(refusal))}") from refusal
         journal.put_sum(encode_parts(mean), {name: told.staged.get(name, {}) for name in going.survivors}, told.epsilon)
         journal.close({name: why for name, why in going.missing.items() if name not in going.survivors})
         kept.unlink()
