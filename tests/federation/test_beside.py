@@ -17,7 +17,7 @@ from unseen.engines.tasks import Place
 from unseen.errors import RefusedReply
 from unseen.federation.kits import open_kit
 from unseen.federation.messages import Message, SignedMessage, _signed_text, sign
-from unseen.federation.server.beside import epsilon_told
+from unseen.federation.server.beside import epsilon_told, file_names
 from unseen.federation.server.exchange import Exchange, Terms
 from unseen.federation.server.journal import Arrived, Journal
 from unseen.method import Refused
@@ -145,3 +145,51 @@ def test_a_site_that_a_sum_misses_is_missing_for_a_plain_reason() -> None:
     going = SumInMemory(3).server
     going.miss("a", f"words of the form {LIE}")
     assert "type your password" in going.missing["a"] and is_plain(going.missing["a"])
+
+
+def memory(kind: str) -> str:
+    return "0" * 20 + f"/{kind}.000001-001.safetensors"
+
+
+def test_memories_are_taken_under_the_kind_that_their_file_names() -> None:
+    assert file_names({"Kept": memory("Kept"), "Moments": memory("Moments")}, ["Kept"]).keys() == {"Kept", "Moments"}
+    for staged in ({"k" * 4000: memory("M")}, {"Kept": memory("Moments")}, {"Kept": 1}, {"k" * 4000: memory("k" * 4000)}, [], None):
+        with pytest.raises(RefusedReply, match="in a way that is not taken"):
+            file_names(staged, [])
+
+
+def test_kinds_of_memories_stay_few_over_all_rounds() -> None:
+    twenty = {f"K{number}": memory(f"K{number}") for number in range(20)}
+    assert file_names(twenty, twenty) == twenty
+    for staged, known in (({"K20": memory("K20")}, twenty), ({**twenty, "K20": memory("K20")}, {})):
+        with pytest.raises(RefusedReply, match="more than 20 kinds"):
+            file_names(staged, known)
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_made_up_kinds_of_memories_do_not_pile_up_in_the_questions(sums: bool, tmp_path: Path) -> None:
+    """Fifteen new ones with each answer, of which the site has files: those of the first answer alone are taken."""
+    five = tiny_classification((24, 20, 16, 12, 12))
+    told = Experiment(FedAvg(batch=8, lr=0.01), five.name, "e", rounds=3)
+    federation = FederationInMemory(tmp_path, five, "e")
+    key = open_kit(federation.server.path / "kits" / f"{HOSTILE}.kit", tmp_path / HOSTILE).signing
+    answers = 0
+
+    def tamper(client: str, signed: SignedMessage) -> SignedMessage:
+        nonlocal answers
+        if client != HOSTILE or not is_work(signed):
+            return signed
+        answers += 1
+        staged = {kind: memory(kind) for kind in (f"K{answers}_{number}" for number in range(15))}
+        [study] = (tmp_path / HOSTILE / "studies").iterdir()
+        for file in staged.values():
+            (study / "memory" / file).parent.mkdir(parents=True, exist_ok=True)
+            (study / "memory" / file).touch()
+        return sign(Message({**json.loads(signed.header), "staged": staged}, signed.payload), key, "answer")
+
+    run = federation.federate(told, sums=sums)
+    federation.carrier.tamper = tamper
+    train(told, tmp_path / "run", watch=Silent(), elsewhere=run)
+    headers = [json.loads(asked.header) for client, asked, _ in federation.carrier.carried if client == HOSTILE]
+    named = [len(header["versions"]) for header in headers if "versions" in header]
+    assert max(named) == 15 and len(named) > 3

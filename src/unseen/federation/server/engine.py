@@ -156,7 +156,8 @@ class FederationEngine:
             return reply
         expected = outline_from_plain(self._study.shapes_at(place.round, place.ask))
         try:
-            staged, epsilon = file_names(reply.header.get("staged")), epsilon_told(reply.header.get("epsilon"))
+            staged = file_names(reply.header.get("staged"), self.memory.versions.get(client, {}))
+            epsilon = epsilon_told(reply.header.get("epsilon"))
             self._checker.refuse_bytes(up_type, reply.payload, down, sum(self._approvals[client].counts), expected)
         except RefusedReply as refusal:
             return unusable(refusal)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from unseen.codec import encode_parts
@@ -88,7 +88,7 @@ class Summing:
                 continue
             try:
                 if step == _WORDS:
-                    told.note(name, reply.header)
+                    told.note(name, reply.header, messages[name].header["versions"])
                 going.take(name, reply.payload)
             except Exception as error:  # whatever goes wrong while an answer is read is a refusal of that answer
                 going.miss(name, str(error) if isinstance(error, RefusedReply) else f"the answer cannot be read ({type(error).__name__})")
@@ -110,8 +110,8 @@ class _Told:
     def write(self, journal: PlaceJournal) -> None:
         write_atomically(journal.unfinished_sum.with_suffix(".told"), json.dumps({"staged": self.staged, "epsilon": self.epsilon}))
 
-    def note(self, name: str, header: Mapping[str, Any]) -> None:
-        staged, epsilon = file_names(header.get("staged")), epsilon_told(header.get("epsilon"))
+    def note(self, name: str, header: Mapping[str, Any], known: Collection[str]) -> None:
+        staged, epsilon = file_names(header.get("staged"), known), epsilon_told(header.get("epsilon"))
         self.staged[name] = staged
         if epsilon is not None:
             self.epsilon[name] = epsilon
