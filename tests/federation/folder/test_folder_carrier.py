@@ -428,6 +428,14 @@ def test_what_is_too_large_is_not_read(federation: Federation, kits: dict[str, K
     assert not letters_of(kits["north"], share, Desk(kits["north"]), said).look() and "of 1" not in said[0]
 
 
+def test_what_a_letter_says_of_a_failure_is_plain_text(federation: Federation, kits: dict[str, Kit], share: Path) -> None:
+    carrier, question, kit = FolderCarrier(federation, share), asked(federation, 1), kits["north"]
+    now(carrier, question)
+    site = place.LetterFolder(share, kit.federation, kit.client, place.SayOnce(print))
+    site.write("failure", site.key_of(question), "\x1b[2J\x1b[Hroot@server:~# \r\n", kit.signing, kit.server_box)
+    assert now(carrier, question) == "failed by the site: ?[2J?[Hroot@server:~# ??"
+
+
 def test_a_site_whose_process_ended_says_so_and_tries_again_when_asked(federation: Federation, kits: dict[str, Kit], share: Path) -> None:
     carrier, desk, said = FolderCarrier(federation, share), Desk(kits["north"]), []
     question = asked(federation, 1)

@@ -66,6 +66,28 @@ def test_a_wrong_share_is_found_out_and_others_take_its_place() -> None:
     assert recover({**wrong, 3: bytes(33)}, 3, lambda found: found == secret) is None
 
 
+@pytest.mark.parametrize(
+    ("holders", "wrong"),
+    [(4, [1]), (14, [1]), (14, [2, 7]), (15, [1]), (15, [15]), (15, [2, 7]), (20, [1, 2, 3]), (32, [1]), (32, [1, 2, 3, 4]), (49, [1])],
+)
+def test_wrong_shares_do_not_end_a_sum_however_many_hold_one(holders: int, wrong: list[int]) -> None:
+    """As many are needed as in a sum: more than two thirds."""
+    threshold, secret = 2 * holders // 3 + 1, secrets.token_bytes(32)
+    shares = split(secret, range(1, holders + 1), threshold, secrets.token_bytes(RANDOM_BYTES * (threshold - 1)))
+    given = {**shares, **{one: secrets.token_bytes(32).rjust(33, b"\0") for one in wrong}}
+    assert recover(given, threshold, lambda found: found == secret) == secret
+
+
+@pytest.mark.parametrize(("more", "bad"), [(1, [7]), (2, [7, 30])])
+def test_a_wrong_share_is_found_out_where_hardly_any_are_to_spare(more: int, bad: list[int]) -> None:
+    """Of 49 holders many gave nothing; 33 + `more` shares came."""
+    secret, threshold = secrets.token_bytes(32), 33
+    shares = split(secret, range(1, 34 + more), threshold, secrets.token_bytes(RANDOM_BYTES * 32))
+    given = {**shares, **{one: bytes(33) for one in bad}}
+    assert recover(given, threshold, lambda found: found == secret) == secret
+    assert recover({**given, 12: bytes(33)}, threshold, lambda found: found == secret) is None, "and it ends"
+
+
 def test_randomness_must_be_enough() -> None:
     with pytest.raises(ValueError, match="a secret of 32 bytes with 48 random ones for a threshold of 3"):
         split(bytes(32), [1, 2, 3], 3, bytes(48))

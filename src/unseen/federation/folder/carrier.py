@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from unseen.federation.activity import printable
 from unseen.federation.folder.place import LetterFolder, SayOnce
 from unseen.federation.kits import Federation
 from unseen.federation.messages import SignedMessage
@@ -57,7 +58,7 @@ class FolderCarrier:
         if isinstance(answer, str):  # the site could not work on it; asked again, it tries again
             folder.delete("question", key)
             folder.delete("answer", key)
-            return f"failed by the site: {answer}"[:500]
+            return printable(f"failed by the site: {answer}")
         if answer is not None:
             self._answered.add(site)
         return answer

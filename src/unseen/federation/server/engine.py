@@ -14,9 +14,10 @@ from unseen.engines.tasks import Place, answer_type, path_of
 from unseen.engines.telling import Asked, Look
 from unseen.errors import BadInput, NoReplies, RefusedReply
 from unseen.federation.messages import Message
-from unseen.federation.server.exchange import Exchange
+from unseen.federation.server.beside import epsilon_told, file_names
+from unseen.federation.server.exchange import Exchange, unusable
 from unseen.federation.server.journal import Arrived, Journal, PlaceJournal
-from unseen.federation.server.summing import Summing, file_names
+from unseen.federation.server.summing import Summing
 from unseen.federation.study.approvals import Approval
 from unseen.federation.study.study import Study
 from unseen.method import Refused
@@ -154,10 +155,10 @@ class FederationEngine:
         if isinstance(reply, Refused):
             return reply
         expected = outline_from_plain(self._study.shapes_at(place.round, place.ask))
-        epsilon = reply.header.get("epsilon")
         try:
-            staged = file_names(reply.header.get("staged"))
+            staged = file_names(reply.header.get("staged"), self.memory.versions.get(client, {}))
+            epsilon = epsilon_told(reply.header.get("epsilon"))
             self._checker.refuse_bytes(up_type, reply.payload, down, sum(self._approvals[client].counts), expected)
         except RefusedReply as refusal:
-            return Refused(str(refusal))
-        return journal.put(client, reply.payload, staged, epsilon if isinstance(epsilon, float) and epsilon >= 0 else None)
+            return unusable(refusal)
+        return journal.put(client, reply.payload, staged, epsilon)

@@ -15,7 +15,7 @@ from unseen.federation.messages import Message, SignedMessage, open_message, que
 from unseen.federation.server.receipts import Receipts
 from unseen.method import Refused
 
-__all__ = ["Carrier", "Exchange", "Terms", "told_of"]
+__all__ = ["Carrier", "Exchange", "Terms", "told_of", "unusable"]
 
 
 class Carrier(Protocol):
@@ -70,20 +70,25 @@ class Exchange:
 
     def _opened(self, client: str, study: str, question: str, reply: SignedMessage | str) -> Message | Refused:
         if isinstance(reply, str):
-            return Refused(reply)
+            return unusable(reply)
         try:
             message = open_message(reply, self._federation.public_key(client), "answer", self._terms.most_bytes)
             header = message.header
             if header.get("federation") != self._federation.id or header.get("from") != client or header.get("question") != question:
                 return Refused("an answer to another question")
             if header.get("status") != "ok":
-                return Refused(printable(f"{header.get('status')} by the site: {header.get('reason')}"))
+                return unusable(f"{header.get('status')} by the site: {header.get('reason')}")
             self._receipts.sign(client, study, check_head(header.get("ledger")))
         except RefusedReply as refusal:
-            return Refused(str(refusal))
+            return unusable(refusal)
         except Exception as error:
             return Refused(f"the answer cannot be read ({type(error).__name__})")
         return message
+
+
+def unusable(why: object) -> Refused:
+    """An answer that does not count. Why may quote what a site sent, and it goes to screens and into records."""
+    return Refused(printable(str(why)))
 
 
 def told_of(site: str, question: Message, answer: Message | Refused | None = None, seconds: float = 0.0) -> Event:

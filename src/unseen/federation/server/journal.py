@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from unseen.engines.tasks import Place
+from unseen.errors import RefusedReply
+from unseen.federation.server.beside import epsilon_told
 from unseen.files import write_atomically
 from unseen.method import Refused
 
@@ -105,11 +107,17 @@ class PlaceJournal:
         return (self._folder / "refused").exists()
 
     def answers(self) -> dict[str, Arrived | Refused]:
-        """What is known so far, by site."""
+        """What is known so far, by site. An answer that another version took, and that this one does not take, is one that is missing."""
         found: dict[str, Arrived | Refused] = {}
         for file in sorted(self._folder.glob("*.json")):
             about: dict[str, Any] = json.loads(file.read_text())
-            found[file.stem] = Arrived(self._folder / about.get("file", f"{file.stem}.answer"), about["staged"], about["epsilon"])
+            try:
+                epsilon = epsilon_told(about["epsilon"])
+            except RefusedReply as refusal:
+                if self.closed:
+                    found[file.stem] = Refused(str(refusal))
+                continue
+            found[file.stem] = Arrived(self._folder / about.get("file", f"{file.stem}.answer"), about["staged"], epsilon)
         if self.closed:
             found |= {site: Refused(reason) for site, reason in json.loads((self._folder / "refused").read_text()).items()}
         return found

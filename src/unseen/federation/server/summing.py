@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from unseen.codec import encode_parts
 from unseen.engines.checking import Checker
 from unseen.engines.tasks import Place
 from unseen.errors import NoReplies, RefusedReply
+from unseen.federation.activity import printable
 from unseen.federation.messages import Message
+from unseen.federation.server.beside import epsilon_told, file_names
 from unseen.federation.server.exchange import Exchange
 from unseen.federation.server.journal import PlaceJournal, Question
 from unseen.federation.study.approvals import Approval
@@ -22,9 +24,8 @@ from unseen.federation.sums.server import DONE, ServerSum
 from unseen.files import write_atomically
 from unseen.method import Refused
 from unseen.payload import Payload
-from unseen.runs.memory import FILE_OF_MEMORY
 
-__all__ = ["Summing", "before_question", "file_names"]
+__all__ = ["Summing", "before_question"]
 
 _WORDS = 2  # the step that brings answers
 
@@ -67,7 +68,7 @@ class Summing:
             mean = decode_mean(going.result, up_type, down, context, len(going.survivors))
             self._checker.refuse_misfit(mean, down, max(1, *context.counts.values()))
         except RefusedReply as refusal:
-            raise NoReplies(f"what the sites answered on average cannot be used: {refusal}") from refusal
+            raise NoReplies(f"what the sites answered on average cannot be used: {printable(str(refusal))}") from refusal
         journal.put_sum(encode_parts(mean), {name: told.staged.get(name, {}) for name in going.survivors}, told.epsilon)
         journal.close({name: why for name, why in going.missing.items() if name not in going.survivors})
         kept.unlink()
@@ -87,7 +88,7 @@ class Summing:
                 continue
             try:
                 if step == _WORDS:
-                    told.note(name, reply.header)
+                    told.note(name, reply.header, messages[name].header["versions"])
                 going.take(name, reply.payload)
             except Exception as error:  # whatever goes wrong while an answer is read is a refusal of that answer
                 going.miss(name, str(error) if isinstance(error, RefusedReply) else f"the answer cannot be read ({type(error).__name__})")
@@ -109,23 +110,13 @@ class _Told:
     def write(self, journal: PlaceJournal) -> None:
         write_atomically(journal.unfinished_sum.with_suffix(".told"), json.dumps({"staged": self.staged, "epsilon": self.epsilon}))
 
-    def note(self, name: str, header: Mapping[str, Any]) -> None:
-        self.staged[name] = file_names(header.get("staged"))
-        epsilon = header.get("epsilon")
-        if isinstance(epsilon, float) and epsilon >= 0:
+    def note(self, name: str, header: Mapping[str, Any], known: Collection[str]) -> None:
+        staged, epsilon = file_names(header.get("staged"), known), epsilon_told(header.get("epsilon"))
+        self.staged[name] = staged
+        if epsilon is not None:
             self.epsilon[name] = epsilon
 
 
 def before_question(content: bytes) -> bytes:
     """A step of the sum as it stands before the question itself, in one payload."""
     return len(content).to_bytes(8, "little") + content
-
-
-def file_names(staged: Any) -> dict[str, str]:
-    """The versions of memories that a site wrote, by kind; each name must be one that this site could have given."""
-    fits = (
-        isinstance(staged, dict) and len(staged) <= 100 and all(isinstance(f, str) and FILE_OF_MEMORY.fullmatch(f) for f in staged.values())
-    )
-    if not fits or not all(kind.isidentifier() for kind in staged):
-        raise RefusedReply("names memories in a way that is not taken")
-    return dict(staged)

@@ -7,7 +7,6 @@ gave itself.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import re
@@ -34,6 +33,7 @@ from unseen.federation.site.contents import content_of, network_of, sha256_of
 from unseen.federation.site.ledger import Ledger
 from unseen.federation.site.policy import Policy, Rejected
 from unseen.federation.site.privacy import privatised
+from unseen.federation.site.refusals import Refusals
 from unseen.federation.site.same_data import content_hash, refuse_other_data
 from unseen.federation.site.studies import HeldStudy, SiteStudies
 from unseen.federation.site.summing import LAST_STEP, WORDS, SumStep, taking_part_in
@@ -83,6 +83,7 @@ class Responder:
         self._ledger = Ledger(
             folder / "ledger.jsonl", kit.signing, kit.server_key, kit.client, federation=kit.federation, earlier=kit.earlier
         )
+        self._refusals = Refusals(self._ledger)
         self._data = content_hash(dataset, folder / "data.json")
         self._budget = Budget(policy.privacy, self._data, self._spent())
         self._studies = SiteStudies(folder, kit.members)
@@ -135,7 +136,7 @@ class Responder:
             return self._answered(message, question)
         except (Rejected, RefusedReply, BadInput) as refusal:
             self._tell.refusal(refusal, message.header)
-            self._note_refusal(message.header, question, str(refusal))
+            self._refusals.note(message.header, question, str(refusal))
             outcome = {"status": "refused", "reason": str(refusal)}
         except OSError as error:
             self._tell.failure(f"the disk: {error.strerror}", message.header)
@@ -173,12 +174,6 @@ class Responder:
         task = header.get("task")
         if not isinstance(task, str) or task not in _ENTRIES or (header.keys() | {"receipt"}) != _ENTRIES[task] | _COMMON:
             raise Rejected("question: it has other entries than a question has")
-
-    def _note_refusal(self, header: Mapping[str, Any], question: str, reason: str) -> None:
-        study = header.get("study") if isinstance(header.get("study"), str) else ""
-        entry = {"kind": "refusal", "study": study, "question": question, "task": header.get("task"), "reason": reason[:500]}
-        with contextlib.suppress(OSError):  # a refusal lets nothing out, so a full disk need not keep it back
-            self._ledger.append([entry])
 
     def _hello(self, question: str) -> dict[str, Any]:
         self.hellos += 1

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from unseen.errors import NoReplies, RefusedReply
+from unseen.federation.activity import printable
 from unseen.federation.sums.context import STEPS, SumContext, hex_bytes, pack, unpack
 from unseen.federation.sums.roster import PublicKeys, Roster
 from unseen.federation.sums.shamir import BYTES_OF_SHARE, PRIME, recover
@@ -76,7 +77,7 @@ class ServerSum:
 
     def miss(self, site: str, reason: str) -> None:
         """No answer came from this site, or one that does not count."""
-        self.missing[site] = reason
+        self.missing[site] = printable(reason)  # it may quote what the site sent
 
     def _take_keys(self, site: str, answer: bytes | memoryview) -> None:
         given = unpack(answer, "keys", "boxes")

@@ -5,8 +5,10 @@ The secret is the value at 0 of a polynomial of degree threshold - 1 over the in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import combinations, islice
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, combinations, islice
 
 __all__ = ["BYTES_OF_SHARE", "PRIME", "RANDOM_BYTES", "recover", "split"]
 
@@ -37,11 +39,28 @@ def recover(shares: Mapping[int, bytes], threshold: int, fits: Callable[[bytes],
     """
     if len(shares) < threshold:
         return None
-    for some in islice(combinations(sorted(shares), threshold), _MOST_TRIES):
+    for some in islice(_choices(sorted(shares), threshold), _MOST_TRIES):
         value = _at_zero({x: int.from_bytes(shares[x], "big") for x in some})
         if value < 2**256 and fits(secret := value.to_bytes(32, "big")):
             return secret
     return None
+
+
+def _choices(holders: Sequence[int], threshold: int) -> Iterator[tuple[int, ...]]:
+    """Whose shares are tried one after the other: all choices where they are few enough.
+
+    Else choices without each single holder, then without pairs, for half of the tries. Random ones follow, so that no holder is in all.
+    """
+    if math.comb(len(holders), threshold) <= _MOST_TRIES:
+        yield from combinations(holders, threshold)
+        return
+    few = range(min(2, len(holders) - threshold) + 1)
+    left_out = chain.from_iterable(combinations(holders, number) for number in few)
+    without = (tuple([one for one in holders if one not in out][:threshold]) for out in left_out)
+    yield from islice(dict.fromkeys(without), _MOST_TRIES // 2)
+    draw = random.Random(0)  # noqa: S311 - the same at each trial; it draws no secret
+    while True:
+        yield tuple(draw.sample(holders, threshold))
 
 
 def _value(polynomial: list[int], x: int) -> int:
