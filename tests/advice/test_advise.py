@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from conftest import tiny_classification, tiny_segmentation
 from unseen.advice import advising, costing
-from unseen.advice.advising import RECOMMENDED, Asked, advise, evidence
+from unseen.advice.advising import RECOMMENDED, Request, advise, evidence
 from unseen.advice.costing import Costs, steps_in_a_round, time_steps
 from unseen.advice.looking import look_at, sources_of
 from unseen.cli import app
@@ -95,7 +95,7 @@ def test_class_shares_by_hand() -> None:
     data["b"].labels[:] = np.array([0] * 15 + [1] * 15)  # thirds against halves of two: 1/2 (1/6 + 1/6 + 1/3) = 1/3
     look = look_at(data)
     assert look.uneven == pytest.approx(1 / 3)
-    told = advise(look, Asked("folder:ours", "x"), None, 2, "fedavg")
+    told = advise(look, Request("folder:ours", "x"), None, 2, "fedavg")
     assert any("differ between sites by up to 33 %" in text for text in told.warnings)
     assert told.commands == (
         "unseen run --method fedavg --data folder:ours --target x --rounds 20 --metric balanced_accuracy --out runs/fedavg",
@@ -112,7 +112,7 @@ def test_costs_by_hand() -> None:
     assert steps_in_a_round(Best(batch=16, visits=3), "segmentation", 90) == 18, "three visits, of five batches and ten images each"
     assert steps_in_a_round(FedAvg(batch=16, epochs=2.5), "classification", 97) == 15, "no batch of one image, and half of six full ones"
     assert steps_in_a_round(Best(steps=7, visits=3), "classification", 90) == 21
-    lines = advising._cost(look, method, Asked("folder:ours", None, 10), costs, cores=2)
+    lines = advising._cost(look, method, Request("folder:ours", None, 10), costs, cores=2)
     # a site of 100: 1 + 6 / 2 = 4 s; that of 200: 1 + 12 / 2 = 7 s; 19 s in all over two cores
     assert lines[0] == "training, 10 rounds: about 95 s on this machine" and "about 70 s" in lines[1]
     assert "10.0 MB leave it, 10.0 MB reach it" in lines[3]
@@ -149,7 +149,7 @@ def test_a_step_is_one_of_those_that_are_made_however_many_are_made_for_one_that
 def test_the_recommended_recipe_does_both_tasks_and_has_evidence_of_its_own(task: str) -> None:
     assert task in method_class(RECOMMENDED).tasks
     look = look_at(tiny_classification((30, 30)) if task == "classification" else tiny_segmentation((30, 30)))
-    told = advise(look, Asked("folder:ours", "x"), None, 2, RECOMMENDED)
+    told = advise(look, Request("folder:ours", "x"), None, 2, RECOMMENDED)
     assert told.evidence and {(one.task, one.method) for one in told.evidence} == {(task, "best")}
 
 

@@ -14,7 +14,7 @@ from unseen.advice.looking import SMALL, UNEVEN, Look
 from unseen.method import Method
 from unseen.methods import method_class
 
-__all__ = ["RECOMMENDED", "Advice", "Asked", "Evidence", "advise", "evidence"]
+__all__ = ["RECOMMENDED", "Advice", "Evidence", "Request", "advise", "evidence"]
 
 RECOMMENDED = "best"  # this project's recipe, for both tasks
 _START = 20  # seconds that a run may take to begin: up to 15 were seen with two busy cores
@@ -44,7 +44,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What the user said. The commands repeat it: costs were measured so."""
 
     data: str
@@ -81,7 +81,7 @@ def evidence() -> list[Evidence]:
     return [Evidence(**{**row, "parts": tuple(row["parts"])}) for row in tomllib.loads(text)["findings"]]
 
 
-def advise(look: Look, asked: Asked, costs: Costs | None, cores: int, method: str) -> Advice:
+def advise(look: Look, asked: Request, costs: Costs | None, cores: int, method: str) -> Advice:
     """Everything that is said, from what was seen and measured."""
     made = method_class(method)()
     found = [one for one in evidence() if (one.task, one.method) == (look.task, method)]
@@ -97,7 +97,7 @@ def advise(look: Look, asked: Asked, costs: Costs | None, cores: int, method: st
     )
 
 
-def _commands(look: Look, asked: Asked, method: str, minutes: int | None) -> tuple[str, ...]:
+def _commands(look: Look, asked: Request, method: str, minutes: int | None) -> tuple[str, ...]:
     """The variants are tried first, where there are any and a source can be held out."""
     metric = " --metric balanced_accuracy" if look.uneven > UNEVEN else ""
     if method_class(method).variants and len(look.images) >= 3:
@@ -159,7 +159,7 @@ def _tune_minutes(look: Look, made: Method[Any], rounds: int, costs: Costs | Non
     return math.ceil(1.2 * variants * (rounds * trained + len(times) * _START) / 60)
 
 
-def _cost(look: Look, made: Method[Any], asked: Asked, costs: Costs | None, cores: int) -> list[str]:
+def _cost(look: Look, made: Method[Any], asked: Request, costs: Costs | None, cores: int) -> list[str]:
     times, rounds = _times(look, made, costs) if costs else None, asked.rounds
     if not asked.timed:
         return ["not measured: --seconds 0 lets no step be timed; leave it out to see the cost"]

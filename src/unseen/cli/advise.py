@@ -41,7 +41,7 @@ def advise(
     with answering():
         from dataclasses import asdict
 
-        from unseen.advice.advising import RECOMMENDED, Asked
+        from unseen.advice.advising import RECOMMENDED, Request
         from unseen.advice.advising import advise as advise_on
         from unseen.advice.costing import time_steps
         from unseen.advice.looking import look_at, sources_of
@@ -49,7 +49,7 @@ def advise(
 
         sources = sources_of(_open(data, size, cache), target)
         look = look_at(sources)
-        asked = Asked(data, target, rounds, network, size, device, timed=seconds > 0)
+        asked = Request(data, target, rounds, network, size, device, timed=seconds > 0)
         costs = None
         if asked.timed:
             errors.print(f"timing a few steps of {RECOMMENDED}, for about {seconds:g} s at most after the first", markup=False)
