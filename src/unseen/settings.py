@@ -180,8 +180,7 @@ class Setting:
             return (value, "") if isinstance(value, hint) else (value, f"{self.name} is {value!r}; expected {expected}")
         if typing.get_origin(hint) is Literal:
             options = typing.get_args(hint)
-            if value is None and "none" in options:  # as a command line reads the word
-                return "none", ""
+            value = "none" if value is None and "none" in options else value  # a command line reads the word as nothing
             if value in options and type(value) in {type(o) for o in options}:
                 return value, ""
             return value, f"{self.name} is {value!r}{nearest(str(value), map(str, options))}"
@@ -270,11 +269,9 @@ def parse_text(text: str) -> Any:
     >>> [parse_text(t) for t in ("3", "1e-3", "true", "none", "pass")]
     [3, 0.001, True, None, 'pass']
     """
-    lowered = text.strip().lower()
-    if lowered in ("true", "false"):
-        return lowered == "true"
-    if lowered in ("none", "null", ""):
-        return None
+    words = {"true": True, "false": False, "none": None, "null": None, "": None}
+    if (lowered := text.strip().lower()) in words:
+        return words[lowered]
     for kind in (int, float):
         try:
             return kind(lowered)
