@@ -27,7 +27,7 @@ from unseen.errors import BadInput
 from unseen.federation.flower import pieces as pieces_module
 from unseen.federation.flower.node import Node as SiteNode
 from unseen.federation.flower.passage import Passage
-from unseen.federation.flower.pieces import MOST_PIECES, Pieces, ask_again_for_lost, forget_ended_runs, head_of, keep_in_files
+from unseen.federation.flower.pieces import MOST_PIECES, Pieces, forget_ended_runs, head_of, keep_in_files
 
 ANNOUNCE, GIVE, TAKE = b"/v1/fleet/push-messages", b"/v1/fleet/push-object", b"/v1/fleet/pull-object"
 BODY = bytes(range(256)) * 1000
@@ -216,30 +216,6 @@ def test_an_answer_that_flower_would_not_find_again_is_turned_away(pieces: Piece
     assert not flower.asked
     honest = announced("a", MOST_PIECES - 1, "a")
     assert asked(passage, ANNOUNCE, honest, 100)[0] == 200 and flower.asked == [honest]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own
-def test_a_piece_that_a_kill_took_is_asked_for_again(pieces: Pieces, tmp_path: Path) -> None:
-    """Its file goes before the database says so."""
-
-    class Store(SqlObjectStore):  # type: ignore[misc]
-        pass
-
-    keep_in_files(Store, pieces)
-    store, kept, text = Store(str(tmp_path / "state.db")), "1" * 64, b"ConfigRecord  5\0hello"
-    store.initialize()
-    small = hashlib.sha256(text).hexdigest()
-    tree = ObjectTree(object_id="f" * 64, children=[ObjectTree(object_id=name) for name in (NAME, kept, small)])
-    store.preregister(5, tree)
-    for name in (NAME, kept):
-        pieces.lay(name, BODY)
-        store.put(name, HEAD)
-    store.put(small, text)
-    pieces.remove(NAME)
-    assert set(store.preregister(6, tree)) == {"f" * 64}
-    ask_again_for_lost(store, pieces)
-    assert set(store.preregister(7, tree)) == {"f" * 64, NAME}
-    assert store.get(kept) == HEAD and store.get(small) == text
 
 
 def test_others_of_the_machine_cannot_enter_the_folder(tmp_path: Path) -> None:
