@@ -169,6 +169,20 @@ def test_a_late_answer_is_not_fetched_and_neither_it_nor_its_question_stays() ->
     assert asked == [{"new", "late"}] and forgotten[3:] == ["of late"] and not link._late and not link._arriving
 
 
+def test_a_message_that_answers_nothing_is_not_fetched_and_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be waited for in every turn."""
+    fetched, forgotten = list[str](), list[str]()
+    monkeypatch.setattr(link_module, "pull", lambda client, tree, *_: fetched.append(tree.object_id))
+    heads = [SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=number)) for number in ("", "asked", "never asked")]
+    trees = [ObjectTree(object_id=f"of {head.metadata.reply_to_message_id}") for head in heads]
+    client = SimpleNamespace(PullMessages=lambda request: SimpleNamespace(messages_list=heads, message_object_trees=trees))
+    client.ConfirmMessageReceived = lambda request: forgotten.append(request.message_object_id)
+    link: Any = _Link.__new__(_Link)  # without its run
+    link._arriving, link._late, link._patient, link._run, link._node, link._pieces = {}, {}, client, 1, None, None
+    assert list(link.replies({"asked"}, 0.0)) == [("asked", None)]
+    assert fetched == ["of asked"] and forgotten == ["of ", "of never asked"]
+
+
 def test_an_answer_with_a_piece_that_never_was_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for again; what came of it would lie at the SuperLink until the run ends, and again each time."""
 

@@ -200,10 +200,12 @@ def test_what_is_on_its_way_counts_where_the_disk_is_nearly_full(pieces: Pieces,
     assert sorted(statuses) == [200, 200, 200, 200, 503, 503]
 
 
-def announced(root: str, pieces: int, *names: str) -> bytes:
+def announced(root: str, pieces: int, *names: str, answers: str = "question", source: int = 7) -> bytes:
     tree = ObjectTree(object_id=root, children=[ObjectTree(object_id=str(number)) for number in range(pieces)])
-    messages = [MessageProto(metadata=Metadata(message_id=name)) for name in names]
-    return bytes(PushMessagesRequest(messages_list=messages, message_object_trees=[tree]).SerializeToString())
+    told = [Metadata(message_id=name, reply_to_message_id=answers, src_node_id=source) for name in names]
+    request = PushMessagesRequest(node=Node(node_id=7), message_object_trees=[tree])
+    request.messages_list.extend(MessageProto(metadata=each) for each in told)
+    return bytes(request.SerializeToString())
 
 
 def test_an_answer_that_flower_would_not_find_again_is_turned_away(pieces: Pieces) -> None:
@@ -212,6 +214,10 @@ def test_an_answer_that_flower_would_not_find_again_is_turned_away(pieces: Piece
     passage = Passage(flower, pieces, lambda name: True)
     hostile = [announced("b", 3, "a"), announced("a", MOST_PIECES, "a"), announced("a", 3, "a", "c"), announced("a", 3), b"\xff"]
     for body in hostile:
+        assert asked(passage, ANNOUNCE, body)[0] == 400
+    assert not flower.asked
+    hostile = [announced("a", 3, "a", answers=""), announced("a", 3, "a", source=8), announced("a", 3, "a", source=0)]
+    for body in hostile:  # a question of the site's own, which would be handed to the server; an answer in the name of another site
         assert asked(passage, ANNOUNCE, body)[0] == 400
     assert not flower.asked
     honest = announced("a", MOST_PIECES - 1, "a")

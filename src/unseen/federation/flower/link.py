@@ -162,9 +162,10 @@ class _Link:
         pulled = client.PullMessages(PullAppMessagesRequest(message_ids=numbers | self._late.keys()))
         for head, tree in zip(pulled.messages_list, pulled.message_object_trees, strict=True):
             number = head.metadata.reply_to_message_id
-            if self._late.pop(number, None) is None:
+            if number in numbers:
                 self._arriving[number] = tree
-            else:
+            else:  # it is late, or answers nothing that was asked
+                self._late.pop(number, None)
                 forget(client, tree.object_id, node, run)
         for number, tree in list(self._arriving.items()):
             if sum(1 for _ in iterate_object_tree(tree)) > MOST_PIECES:

@@ -249,13 +249,18 @@ async def _body_of(receive: Receive) -> tuple[bytes, bool]:
 
 
 def _is_one_answer(body: bytes) -> bool:
-    """Whether this announces one message, and of its objects no more than the largest that is taken has, under its name."""
+    """Whether this announces one message of the caller, in answer to another, and of its objects no more than are taken, under its name.
+
+    Flower takes one that answers nothing for a question to the server, and one from another site for that site's.
+    """
     try:
         given = PushMessagesRequest.FromString(body)
     except DecodeError:
         return False
-    names = [message.metadata.message_id for message in given.messages_list]
-    if len(names) != 1 or [tree.object_id for tree in given.message_object_trees] != names:
+    told = [message.metadata for message in given.messages_list]
+    if len(told) != 1 or [tree.object_id for tree in given.message_object_trees] != [told[0].message_id]:
+        return False
+    if not told[0].reply_to_message_id or told[0].src_node_id != given.node.node_id:  # Flower knows whose node that is
         return False
     return _within(given.message_object_trees[0], MOST_PIECES)
 
