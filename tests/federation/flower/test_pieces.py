@@ -78,9 +78,9 @@ def asked(app: Any, call: bytes, body: bytes, step: int = 10_000) -> tuple[int, 
     return sent[0]["status"], whole
 
 
-def given(name: str = NAME, content: bytes = HEAD + BODY) -> bytes:
+def given(name: str = NAME, content: bytes = HEAD + BODY, session: str = "s") -> bytes:
     return bytes(
-        PushObjectRequest(node=Node(node_id=7), run_id=5, object_id=name, object_content=content, session_id="s").SerializeToString()
+        PushObjectRequest(node=Node(node_id=7), run_id=5, object_id=name, object_content=content, session_id=session).SerializeToString()
     )
 
 
@@ -119,6 +119,16 @@ def test_bytes_under_another_name_get_no_file_and_do_not_reach_flower(pieces: Pi
     path = PushObjectRequest(object_id="../../escaped").SerializeToString()
     for body in (given("1" * 64), given("../escaped"), given() + tail, given() + path, given() + b"\xff", given() + bytes(9000)):
         assert asked(Passage(flower, pieces, lambda name: True), GIVE, body)[0] == 400
+    assert not flower.asked and not files(pieces)
+
+
+def test_an_object_without_a_session_does_not_reach_flower(pieces: Pieces) -> None:
+    """Flower would take it for part of a question that the server is giving, and refuse the server's own."""
+    flower = Flower(PushObjectResponse(stored=True))
+    passage = Passage(flower, pieces, lambda name: True)
+    for content in (HEAD + BODY, b"ConfigRecord  5\0hello", b"ConfigRecord  200000\0" + bytes(200000), b""):
+        assert asked(passage, GIVE, given(content=content, session=""))[0] == 400
+    assert asked(passage, GIVE, b"\xff")[0] == 400
     assert not flower.asked and not files(pieces)
 
 
