@@ -201,7 +201,7 @@ def drop(server: Server, body: bytes, length: int) -> None:
 
 
 def test_a_site_leaves_no_piece_that_nobody_asked_for(server: Server) -> None:
-    """Under its own node and another's, for a run that is there, for none, and with no session: or it could fill the disk."""
+    """Under its own node and another's, for a run that is there and for none, without a session and with one: or it could fill the disk."""
     with server.as_owner() as owner:
         run = owner.StartRun(run_request()).run_id
     body = secrets.token_bytes(100_000)
@@ -209,12 +209,19 @@ def test_a_site_leaves_no_piece_that_nobody_asked_for(server: Server) -> None:
     name, nodes = hashlib.sha256(content).hexdigest(), server.nodes()
     own, others = (next(node.node_id for key, node in nodes.items() if (key == server.north.public) == mine) for mine in (True, False))
     with contextlib.closing(server.as_site(FleetHttpClient, server.north)) as site:
-        for node, number in ((own, run), (own, 12345), (own, 2**64 - 1), (others, run), (0, 0)):
-            request = PushObjectRequest(node={"node_id": node}, run_id=number, object_id=name, object_content=content)
+        for node, number, session in (
+            (own, run, "s"),
+            (own, run, ""),
+            (own, 12345, "s"),
+            (own, 2**64 - 1, "s"),
+            (others, run, "s"),
+            (0, 0, "s"),
+        ):
+            request = PushObjectRequest(node={"node_id": node}, run_id=number, object_id=name, object_content=content, session_id=session)
             with contextlib.suppress(httpx.HTTPStatusError, FlowerError):
                 assert not site.PushObject(request).stored
             assert not list((server.path / "flower/pieces").iterdir()), (node, number)
-    whole = PushObjectRequest(node={"node_id": own}, run_id=run, object_id=name, object_content=content).SerializeToString()
+    whole = PushObjectRequest(node={"node_id": own}, run_id=run, object_id=name, object_content=content, session_id="s").SerializeToString()
     for sent in (len(whole), len(whole) - 1, 90_000, 100):  # and then it is gone
         for _ in range(5):
             drop(server, whole[:sent], len(whole))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +47,7 @@ class Link:
 
     def __init__(self, replies: list[Any], nodes: Callable[[], dict[bytes, tuple[int, str]]] = lambda: {b"key": (7, "then")}) -> None:
         self.given, self.sent, self.nodes = iter(replies), 0, nodes
+        self.withdrawn: list[str] = []
 
     def send(self, messages: dict[int, SignedMessage], seconds: float) -> list[str]:
         assert messages == {7: MESSAGE}
@@ -56,6 +57,9 @@ class Link:
     def replies(self, numbers: set[str], until: float) -> Iterator[tuple[str, Any]]:
         for number in sorted(numbers):
             yield number, next(self.given)
+
+    def withdraw(self, numbers: Collection[str]) -> None:
+        self.withdrawn += numbers
 
 
 def outcome(link: Any, seconds: float = 5.0) -> list[tuple[str, SignedMessage | str]]:
@@ -73,7 +77,7 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_lost_on_the_way_is_asked_again() -> None:
     away = Reply(error=Error(code=ErrorCode.NODE_UNAVAILABLE, reason="lost"))
     link = Link([None, away, Reply(to_records(MESSAGE))])
-    assert outcome(link) == [("a", MESSAGE)] and link.sent == 3
+    assert outcome(link) == [("a", MESSAGE)] and link.sent == 3 and link.withdrawn == ["1", "2"]
 
 
 def test_what_a_site_cannot_answer_is_not_asked_again() -> None:
@@ -119,7 +123,22 @@ def test_a_site_that_connected_anew_is_asked_anew() -> None:
     times = iter(["then", "then", "now"])
     link = Link([], lambda: {b"key": (7, next(times, "now"))})
     link.replies = lambda numbers, until: iter([("2", Reply(to_records(MESSAGE)))] if "2" in numbers else [])  # type: ignore[method-assign]
-    assert outcome(link) == [("a", MESSAGE)] and link.sent == 2
+    assert outcome(link) == [("a", MESSAGE)] and link.sent == 2 and link.withdrawn == ["1"]
+
+
+def test_the_question_of_a_connection_that_is_gone_is_withdrawn_and_its_answer_still_counts() -> None:
+    """A site that works on it may be done before it looks at the new one. That it is gone is no reason to ask a third time."""
+    for reply in (Reply(to_records(MESSAGE)), Reply(error=Error(code=ErrorCode.MESSAGE_UNAVAILABLE, reason="withdrawn"))):
+        times, came = iter(["then", "now"]), {"1": reply}
+        link = Link([], lambda times=times: {b"key": (7, next(times, "now"))})  # type: ignore[misc]
+
+        def replies(numbers: set[str], until: float, link: Link = link, came: dict[str, Reply] = came) -> Iterator[tuple[str, Any]]:
+            yield from [(number, came.pop(number)) for number in numbers & came.keys()] if link.sent > 1 else []
+
+        link.replies = replies  # type: ignore[method-assign]
+        answered = reply.error is None
+        assert outcome(link, 60.0 if answered else 0.2) == [("a", MESSAGE if answered else "no answer within 0.2 s")]
+        assert link.sent == 2 and set(link.withdrawn) == {"1"}
 
 
 def test_a_removed_site_is_not_waited_for() -> None:
@@ -130,8 +149,8 @@ def test_a_removed_site_is_not_waited_for() -> None:
     assert list(exchange.go_on(link)) == [("a", "no longer a member of the federation")] and exchange.over  # type: ignore[arg-type]
 
 
-def test_a_late_answer_is_not_fetched_and_does_not_stay() -> None:
-    """Or a slow site would fill the server's disk, one answer a round."""
+def test_a_late_answer_is_not_fetched_and_neither_it_nor_its_question_stays() -> None:
+    """Or a slow site would fill the server's disk, one answer a round. And a question that lost a piece would go out again for ever."""
     asked, forgotten = list[set[str]](), list[str]()
 
     def pulled(request: Any) -> Any:
@@ -145,9 +164,23 @@ def test_a_late_answer_is_not_fetched_and_does_not_stay() -> None:
     link._arriving, link._late = {"half": ObjectTree(object_id="of half")}, {"long ago": 0.0}
     link._patient, link._run, link._node = client, 1, None
     link.give_up(["half", "late"])
-    assert forgotten == ["of half"]
+    assert forgotten == ["of half", "half", "late"]
     assert list(link.replies({"new"}, 0.0)) == []
-    assert asked == [{"new", "late"}] and forgotten == ["of half", "of late"] and not link._late and not link._arriving
+    assert asked == [{"new", "late"}] and forgotten[3:] == ["of late"] and not link._late and not link._arriving
+
+
+def test_a_message_that_answers_nothing_is_not_fetched_and_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be waited for in every turn."""
+    fetched, forgotten = list[str](), list[str]()
+    monkeypatch.setattr(link_module, "pull", lambda client, tree, *_: fetched.append(tree.object_id))
+    heads = [SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=number)) for number in ("", "asked", "never asked")]
+    trees = [ObjectTree(object_id=f"of {head.metadata.reply_to_message_id}") for head in heads]
+    client = SimpleNamespace(PullMessages=lambda request: SimpleNamespace(messages_list=heads, message_object_trees=trees))
+    client.ConfirmMessageReceived = lambda request: forgotten.append(request.message_object_id)
+    link: Any = _Link.__new__(_Link)  # without its run
+    link._arriving, link._late, link._patient, link._run, link._node, link._pieces = {}, {}, client, 1, None, None
+    assert list(link.replies({"asked"}, 0.0)) == [("asked", None)]
+    assert fetched == ["of asked"] and forgotten == ["of ", "of never asked"]
 
 
 def test_an_answer_with_a_piece_that_never_was_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:

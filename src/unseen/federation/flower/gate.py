@@ -14,6 +14,7 @@ import asyncio
 import base64
 import contextlib
 import datetime
+import hashlib
 import logging
 import os
 import socket
@@ -26,7 +27,7 @@ from typing import Any
 
 import uvicorn
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TASK_TOKEN_HEADER
 from flwr.supercore.primitives.asymmetric import verify_signature
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -59,6 +60,7 @@ _CALLS_AT_ONCE = 16  # of one site; its SuperNode makes two or three
 _CONNECTIONS, _FROM_ONE_ADDRESS = 800, 250  # several sites may share an address
 _HEAD_SECONDS, _SILENCE, _LONGEST = 10.0, 60.0, 1800.0  # until a question is asked, without a byte of it, until it is answered
 _LOOK, _TIDY = 1.0, 60.0  # seconds between two looks at the certificate, and for what is left of runs that ended
+_LISTENERS = 2000  # sites, and processes of the owner, of which is known when they looked last
 _HELD = 1.0  # seconds for which a look for messages is held; one whose caller vanished without a word must not take what comes later
 _LOOKS = {b"/v1/fleet/pull-messages": "sites", b"/v1/runtime/pull-messages": "server"}
 _GIVES = {b"/v1/runtime/push-messages": "sites", b"/v1/fleet/push-messages": "server"}  # and for whom
@@ -82,7 +84,7 @@ class Bell:
     def ring(self, whom: str) -> None:
         self._rung[whom] += 1
         for who, waiting in self._waiting.items():
-            if (who == "server") == (whom == "server") and not waiting.done():
+            if who.startswith("server") == (whom == "server") and not waiting.done():
                 waiting.set_result(True)
 
     async def listen(self, whom: str, who: str, gone: Awaitable[Any]) -> bool:
@@ -94,7 +96,10 @@ class Bell:
         try:
             if self._heard.get(who, -1) == self._rung[whom]:
                 await asyncio.wait((waiting, leaves), timeout=_HELD, return_when=asyncio.FIRST_COMPLETED)
-            self._heard[who] = self._rung[whom]
+            self._heard.pop(who, None)
+            self._heard[who] = self._rung[whom]  # at the end: those that have not looked for longest are forgotten
+            while len(self._heard) > _LISTENERS:
+                del self._heard[next(iter(self._heard))]
             return not leaves.done() and (not waiting.done() or waiting.result())
         finally:
             leaves.cancel()
@@ -108,7 +113,7 @@ class Held:
     def __init__(self, app: App, bell: Bell) -> None:
         self._app, self._bell = app, bell
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, who: str = "server") -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, who: str = "") -> None:
         call = scope.get("raw_path", b"")
         if call in _LOOKS:
             parts = [await receive()]
@@ -116,7 +121,7 @@ class Held:
                 parts.append(await receive())
             if parts[-1]["type"] == "http.disconnect":
                 return None
-            if not await self._bell.listen(_LOOKS[call], who, receive()):
+            if not await self._bell.listen(_LOOKS[call], who or _process_of_owner(scope["headers"]), receive()):
                 return await _turn_away(send, 503)
             await self._app(scope, _again(parts, receive), send)
         else:
@@ -124,6 +129,12 @@ class Held:
         if call in _GIVES:
             self._bell.ring(_GIVES[call])
         return None
+
+
+def _process_of_owner(headers: list[tuple[bytes, bytes]]) -> str:
+    """Each has a run of its own, and looks for that run's messages."""
+    token = b"".join(value for name, value in headers if name == TASK_TOKEN_HEADER.encode())
+    return f"server {hashlib.sha256(token).hexdigest()[:16]}"
 
 
 def _again(parts: list[MutableMapping[str, Any]], receive: Receive) -> Receive:

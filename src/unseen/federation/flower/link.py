@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -162,14 +162,15 @@ class _Link:
         pulled = client.PullMessages(PullAppMessagesRequest(message_ids=numbers | self._late.keys()))
         for head, tree in zip(pulled.messages_list, pulled.message_object_trees, strict=True):
             number = head.metadata.reply_to_message_id
-            if self._late.pop(number, None) is None:
+            if number in numbers:
                 self._arriving[number] = tree
-            else:
-                forget(client, tree, node, run)
+            else:  # it is late, or answers nothing that was asked
+                self._late.pop(number, None)
+                forget(client, tree.object_id, node, run)
         for number, tree in list(self._arriving.items()):
             if sum(1 for _ in iterate_object_tree(tree)) > MOST_PIECES:
                 del self._arriving[number]
-                forget(client, tree, node, run)
+                forget(client, tree.object_id, node, run)
                 yield number, f"an answer of more than {MOST_PIECES} pieces"
                 continue
             seconds = min(_PATIENCE, max(0.0, until - time.monotonic()))
@@ -178,7 +179,7 @@ class _Link:
             except ObjectPullError as error:
                 if "timeout" in str(error):
                     continue  # a slow site; it must not keep the others waiting
-                forget(client, tree, node, run)
+                forget(client, tree.object_id, node, run)
                 message = None
             except ValueError:
                 message = "the answer cannot be read"
@@ -186,13 +187,18 @@ class _Link:
             yield number, message
             del message  # or it would lie here while the next one comes
 
-    def give_up(self, numbers: Iterable[str]) -> None:
-        """Nobody waits for these answers any more: they do not stay at the SuperLink until the run ends."""
+    def give_up(self, numbers: Collection[str]) -> None:
+        """Nobody waits for these answers any more: neither they nor their questions stay at the SuperLink until the run ends."""
+        came = {number: tree for number in numbers if (tree := self._arriving.pop(number, None)) is not None}
+        self._late |= dict.fromkeys(set(numbers) - came.keys(), time.monotonic() + _LATE)
+        for tree in came.values():
+            forget(self._patient, tree.object_id, self._node, self._run)
+        self.withdraw(numbers)
+
+    def withdraw(self, numbers: Collection[str]) -> None:
+        """No site is given these questions any more. One that lost a piece would be handed out for ever, and those after it never."""
         for number in numbers:
-            if (tree := self._arriving.pop(number, None)) is None:
-                self._late[number] = time.monotonic() + _LATE
-            else:
-                forget(self._patient, tree, self._node, self._run)
+            forget(self._patient, number, self._node, self._run)
 
     def close(self, well: bool = True) -> None:
         self._ended.set()
@@ -256,6 +262,7 @@ class _RoundTrip:
     def __init__(self, messages: Mapping[str, SignedMessage], keys: Callable[[], Mapping[str, bytes]], seconds: float) -> None:
         self._waiting, self._keys, self._seconds = dict(messages), keys, seconds
         self._sent: dict[str, str] = {}  # message -> client
+        self._newest: dict[str, str] = {}  # client -> message
         self._connection: dict[str, tuple[int, str]] = {}  # of each client when it was last sent to
         self._began = self._last_look = time.monotonic()
         self._seen = dict.fromkeys(messages, self._began)  # when each client was last connected
@@ -287,7 +294,9 @@ class _RoundTrip:
                 continue
             outcome = _outcome(message)
             if outcome is None:
-                self._connection.pop(client, None)  # it is asked again
+                link.withdraw([number])
+                if self._newest[client] == number:
+                    self._connection.pop(client, None)  # it is asked again
             else:
                 del self._waiting[client]
                 yield client, outcome
@@ -312,8 +321,11 @@ class _RoundTrip:
             if self._connection.get(client) != connection:
                 to[client], self._connection[client] = connection[0], connection
         if to:
+            older = [number for number, client in self._sent.items() if client in to]
             names = link.send({node: self._waiting[client] for client, node in to.items()}, self._seconds)
             self._sent |= dict(zip(names, to, strict=True))
+            self._newest |= dict(zip(to, names, strict=True))
+            link.withdraw(older)  # when their pieces belong to the new ones too; an answer to one still counts
 
     def late(self) -> Iterator[tuple[str, str]]:
         return ((client, f"no answer within {self._seconds:g} s") for client in self._waiting)

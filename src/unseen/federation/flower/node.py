@@ -157,7 +157,7 @@ def _pull(client: Any, pieces: Pieces) -> tuple[Message, Context]:
     try:
         message = pull(client, tree, node, context.run_id, pieces, _ARRIVAL, max_tries_per_object=None)
     except ObjectPullError:  # what came of it does not stay
-        forget(client, tree, node, context.run_id)
+        forget(client, tree.object_id, node, context.run_id)
         raise
     message.metadata.__dict__["_message_id"] = tree.object_id
     return message, context

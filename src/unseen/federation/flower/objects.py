@@ -139,15 +139,15 @@ def pull(client: Any, tree: Any, node: Node, run: int, pieces: Pieces, seconds: 
         message = inflate_object_from_contents(tree.object_id, contents, objects=dict(records))
     except _UNREADABLE as error:
         why = error
-    forget(client, tree, node, run)
+    forget(client, tree.object_id, node, run)
     if not isinstance(message, Message):
         raise ValueError("an object that is no message") from why
     return message
 
 
-def forget(client: Any, tree: Any, node: Node, run: int) -> None:
+def forget(client: Any, name: str, node: Node, run: int) -> None:
     """Tell Flower that nobody fetches this message any more."""
-    make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, run)(tree.object_id)
+    make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, run)(name)
 
 
 def _levels(tree: Any) -> Iterator[list[Any]]:

@@ -25,7 +25,7 @@ __all__ = ["Passage", "content_at"]
 _ANNOUNCE, _GIVE, _TAKE = b"/v1/fleet/push-messages", b"/v1/fleet/push-object", b"/v1/fleet/pull-object"
 _CONTENT = 4  # the number of its field in a PushObjectRequest
 _FOREWORDS = 4096  # bytes; a node, a run and a name are before the content
-_WHOLE = 9 * 2**20  # bytes of anything else
+_MOST_HELD = 9 * 2**20  # bytes of anything else
 _SMALL = 2**16  # bytes of a piece that is not worth a file
 _OFTEN = 60.0  # seconds between two complaints in the log
 _LOG = logging.getLogger("unseen.pieces")
@@ -61,8 +61,7 @@ class Passage:
         body, heard = await _body_of(receive)
         if heard and not _is_one_answer(body):
             return await _turn_away(send, 400)
-        whole: Part = {"type": "http.request", "body": body, "more_body": False} if heard else {"type": "http.disconnect"}
-        return await self._app(scope, _first(whole, receive), send)
+        return await self._app(scope, _first(_whole(body, heard), receive), send)
 
     async def _take_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         length = int(dict(scope["headers"]).get(b"content-length", 0))  # the gate looked at it
@@ -88,10 +87,13 @@ class Passage:
         head = began[found[1] : began.find(b"\x00", found[1], found[1] + 64) + 1] if found else b""
         size = size_told(head)
         if found is None or size is None or size < _SMALL or found[2] != len(head) + size:
-            if length > _WHOLE:  # Flower would hold it in memory
+            if length > _MOST_HELD:  # Flower would hold it in memory
                 return await _turn_away(send, 413)
             rest: Part = {"type": part["type"], "body": began, "more_body": part.get("more_body", False)}
-            return await self._app(scope, _first(rest, receive), send)
+            body, heard = await _body_of(_first(rest, receive))
+            if heard and not _has_session(body):
+                return await _turn_away(send, 400)
+            return await self._app(scope, _first(_whole(body, heard), receive), send)
         before, at, _ = found
         outcome = await self._streamed(began[:before], head, began[at + len(head) :], size, part, receive)
         if isinstance(outcome, int):
@@ -122,7 +124,7 @@ class Passage:
                 if part["type"] == "http.disconnect":
                     return 0
                 request = PushObjectRequest.FromString(before + after)
-                if left or part.get("more_body") or digest.hexdigest() != request.object_id:
+                if left or part.get("more_body") or digest.hexdigest() != request.object_id or not request.session_id:
                     return 400
                 request.object_content = head
                 file.name(self._pieces.path(request.object_id))
@@ -172,8 +174,7 @@ class Passage:
         answer = _Answer()
         length = [(b"content-length", str(len(body)).encode())]
         headers = [header for header in scope["headers"] if header[0] != b"content-length"]
-        whole: Part = {"type": "http.request", "body": body, "more_body": False}
-        await self._app({**scope, "headers": headers + length}, _first(whole, receive), answer.note)
+        await self._app({**scope, "headers": headers + length}, _first(_whole(body), receive), answer.note)
         return answer
 
 
@@ -240,22 +241,39 @@ def _first(part: Part, receive: Receive) -> Receive:
 
 
 async def _body_of(receive: Receive) -> tuple[bytes, bool]:
-    """A small request, of which the gate lets a megabyte through; and whether the caller is still there."""
-    body, more = b"", True
-    while more:
-        part = await receive()
-        body, more = body + part.get("body", b""), part.get("more_body", False)
-    return body, part["type"] != "http.disconnect"
+    """A request that is small enough to be held; and whether the caller is still there."""
+    parts = [await receive()]
+    while parts[-1].get("more_body", False):
+        parts.append(await receive())
+    return b"".join(part.get("body", b"") for part in parts), parts[-1]["type"] != "http.disconnect"
+
+
+def _whole(body: bytes, heard: bool = True) -> Part:
+    """The only part of a request, unless its caller is gone."""
+    return {"type": "http.request", "body": body, "more_body": False} if heard else {"type": "http.disconnect"}
+
+
+def _has_session(body: bytes) -> bool:
+    """Whether an object is given as part of an announced answer. Else Flower takes it for part of what waits for it, even a question."""
+    try:
+        return bool(PushObjectRequest.FromString(body).session_id)
+    except DecodeError:
+        return False
 
 
 def _is_one_answer(body: bytes) -> bool:
-    """Whether this announces one message, and of its objects no more than the largest that is taken has, under its name."""
+    """Whether this announces one message of the caller, in answer to another, and of its objects no more than are taken, under its name.
+
+    Flower takes one that answers nothing for a question to the server, and one from another site for that site's.
+    """
     try:
         given = PushMessagesRequest.FromString(body)
     except DecodeError:
         return False
-    names = [message.metadata.message_id for message in given.messages_list]
-    if len(names) != 1 or [tree.object_id for tree in given.message_object_trees] != names:
+    told = [message.metadata for message in given.messages_list]
+    if len(told) != 1 or [tree.object_id for tree in given.message_object_trees] != [told[0].message_id]:
+        return False
+    if not told[0].reply_to_message_id or told[0].src_node_id != given.node.node_id:  # Flower knows whose node that is
         return False
     return _within(given.message_object_trees[0], MOST_PIECES)
 

@@ -17,6 +17,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -197,19 +198,41 @@ def keep_in_files(kind: Any, pieces: Pieces) -> None:
         put(self, object_id, object_content)
 
     def delete_with_file(self: Any, object_id: str) -> None:
-        delete(self, object_id)
-        if pieces.has(object_id) and object_id not in self:
-            pieces.remove(object_id)
         if time.monotonic() - looked[0] >= _LOOK:
             looked[0] = time.monotonic()
             pieces.sweep(self, _OLD)
+        with getattr(self, "session", contextlib.nullcontext)() as session:
+            delete(self, object_id)
+            if pieces.has(object_id) and object_id not in self:
+                if session is None:
+                    pieces.remove(object_id)
+                else:
+                    _remove_after_commit(self, session, object_id, pieces)
 
     kind.put, kind.delete = put_or_note, delete_with_file
     kind.verify = property(lambda self: False, lambda self, value: None)  # it was done
 
 
+def _remove_after_commit(store: Any, session: Any, name: str, pieces: Pieces) -> None:
+    """A database that cannot write down that a piece is gone still has it. One that is asked for again meanwhile stays."""
+    from sqlalchemy import event
+    from sqlalchemy.exc import SQLAlchemyError
+
+    def remove() -> None:
+        # Nobody asks for a piece in this session. Where it fails, the files go with a sweep.
+        with contextlib.suppress(SQLAlchemyError), store._mutation_session():
+            for one in gone:
+                if one not in store:
+                    pieces.remove(one)
+
+    gone = session.info.setdefault("pieces", [])
+    gone.append(name)
+    if len(gone) == 1:
+        event.listen(session, "after_commit", lambda _: Context().run(remove))  # outside of the session that ends
+
+
 def ask_again_for_lost(store: Any, pieces: Pieces) -> None:
-    """Pieces that the database has and the folder has not, as a process was killed between the two: it is asked for again."""
+    """Pieces that the database has and the folder has not, whatever took them: it is asked for again."""
     from flwr.supercore.state.schema.objectstore_models import StoredObject
     from sqlalchemy import func, select, update
 
