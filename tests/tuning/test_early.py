@@ -1,0 +1,62 @@
+"""What would stop every run is said before the first, and leaves no folder behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tuning.made_up import FILE, plan_values
+from unseen.cli import app
+from unseen.tuning.writing import to_toml
+
+invoke = CliRunner().invoke
+ROW = {"method": "fedavg", "label": "A", "rates": [0.01, 0.05]}
+BESIDE = ["--data", f"{FILE}:four", "--device", "cpu", "--rounds", "1"]
+
+
+def refused(arguments: list[str]) -> str:
+    told = invoke(app, ["tune", *arguments])
+    assert told.exit_code == 2, told.output
+    return " ".join(told.output.split())
+
+
+def plan_file(folder: Path, values: dict[str, Any]) -> str:
+    file = folder / "my.plan.toml"
+    file.write_text(to_toml(values, []))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--target", "nowhere"], "no domain of striped 'nowhere'; there are: a, b, c, d"),
+        (["--target", "nowhere", "--rule", "source"], "no domain of striped 'nowhere'; there are: a, b, c, d"),
+        (["--network", "small_cn"], "did you mean 'small_cnn'?"),
+        (["--weights", "/nofile.pt"], "/nofile.pt"),
+    ],
+)
+def test_what_would_stop_every_try_is_said_once_and_claims_nothing(tmp_path: Path, options: list[str], message: str) -> None:
+    out = tmp_path / "o"
+    told = refused([f"{FILE}:Recipe", *BESIDE, *options, "--out", str(out)])
+    assert told.count(message) == 1 and "problems" not in told
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("around", "tune"),
+    [
+        ({"targets": ["a", "z"]}, {"choice": "per-target"}),
+        ({"targets": ["a", "z"]}, {"choice": "new-site"}),
+        ({"targets": ["a", "z"]}, {"choice": "one", "rule": "source"}),
+        ({}, {"choice": "one", "targets": ["a", "z"]}),
+        ({"sources": "a,b,c,z", "targets": ["d"]}, {"choice": "per-target"}),
+    ],
+)
+def test_domains_that_a_plan_misspells_are_told_and_claim_nothing(tmp_path: Path, around: dict[str, Any], tune: dict[str, Any]) -> None:
+    plan, out = plan_file(tmp_path, {**plan_values(ROW, **tune), **around}), tmp_path / "o"
+    told = refused([plan, "--out", str(out)])
+    assert told.count("no domain of striped 'z'; there are: a, b, c, d") == 1 and "problems" not in told
+    assert not out.exists()
