@@ -60,3 +60,9 @@ def test_domains_that_a_plan_misspells_are_told_and_claim_nothing(tmp_path: Path
     told = refused([plan, "--out", str(out)])
     assert told.count("no domain of striped 'z'; there are: a, b, c, d") == 1 and "problems" not in told
     assert not out.exists()
+
+
+def test_a_row_that_leaves_nothing_open_is_looked_at_before_the_tries(tmp_path: Path) -> None:
+    closed = {"method": "fedavg", "label": "B", "rate_of": "A", "network": "small_cn"}
+    told = refused([plan_file(tmp_path, plan_values(ROW, closed, choice="new-site")), "--out", str(tmp_path / "o")])
+    assert "no network 'small_cn'; did you mean 'small_cnn'?" in told and not (tmp_path / "o").exists()

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unseen.bench import plan as bench
+from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput, nearest
+from unseen.tuning.fitting import cells_of
 from unseen.tuning.plan import TuningPlan
 from unseen.tuning.uses import Use, data_of
 
@@ -15,18 +17,20 @@ __all__ = ["refuse_early"]
 
 def refuse_early(plan: TuningPlan, uses: Sequence[Use], out: Path) -> None:
     """Domains, networks and weights that are not there. Runs that have begun were looked at then."""
-    problems = list(dict.fromkeys(_strangers(plan)))
+    data = data_of(plan)
+    problems = list(dict.fromkeys(_strangers(plan, data)))
+    closed = [row for row in plan.rows if not row.tries]  # their first run comes after all tries, with the table
+    left = [cell for row in closed for cell in cells_of(row, plan.rows, plan.around, {}, data.names[:1])]
     try:
-        bench.refuse_early([use.cell for use in uses], out)
+        bench.refuse_early([*(use.cell for use in uses), *left], out)
     except BadInput as bad:
         problems += [problem for problem in bad.problems if problem not in problems]
     if problems:
         raise BadInput(problems)
 
 
-def _strangers(plan: TuningPlan) -> Iterator[str]:
+def _strangers(plan: TuningPlan, data: DomainDataset) -> Iterator[str]:
     """Names of domains that the data do not have, in the words of a run."""
-    data = data_of(plan)
     for name in _named(plan):
         if name not in data.names:
             yield f"no domain of {data.name} {name!r}{nearest(name, data.names)}"
