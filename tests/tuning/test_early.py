@@ -66,3 +66,30 @@ def test_a_row_that_leaves_nothing_open_is_looked_at_before_the_tries(tmp_path: 
     closed = {"method": "fedavg", "label": "B", "rate_of": "A", "network": "small_cn"}
     told = refused([plan_file(tmp_path, plan_values(ROW, closed, choice="new-site")), "--out", str(tmp_path / "o")])
     assert "no network 'small_cn'; did you mean 'small_cnn'?" in told and not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        ("my.plan.toml", "my.plan.toml, which is kept; choose another --write"),
+        ("x/../my.plan.toml", "my.plan.toml, which is kept; choose another --write"),
+        ("o/tuning.json", "tuning.json, which is kept"),
+        (".", "is a folder; name a file in it"),
+        ("my.plan.toml/tuned.toml", "my.plan.toml: Not a directory); choose another --write"),
+    ],
+)
+def test_a_file_that_must_not_or_cannot_be_written_is_told_before_the_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = plan_file(tmp_path, {**plan_values(ROW, choice="new-site"), "rounds": 1})
+    before = Path(plan).read_text()
+    told = refused([plan, "--out", "o", "--write", write])
+    assert message in told and Path(plan).read_text() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["my.plan.toml"], "nothing was run"
+
+
+def test_the_plan_in_the_folder_of_the_tries_is_not_written_over_by_default(tmp_path: Path) -> None:
+    file = tmp_path / "tuned.toml"
+    file.write_text(to_toml(plan_values(ROW, choice="new-site"), []))
+    assert "which is kept; choose another --write" in refused([str(file), "--out", str(tmp_path)])
