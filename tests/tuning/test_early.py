@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from typer.testing import CliRunner
 
 from tuning.made_up import FILE, plan_values
 from unseen.cli import app
+from unseen.cli.tune import tune
+from unseen.methods import method_class
 from unseen.tuning.writing import to_toml
 
 invoke = CliRunner().invoke
@@ -93,3 +96,8 @@ def test_the_plan_in_the_folder_of_the_tries_is_not_written_over_by_default(tmp_
     file = tmp_path / "tuned.toml"
     file.write_text(to_toml(plan_values(ROW, choice="new-site"), []))
     assert "which is kept; choose another --write" in refused([str(file), "--out", str(tmp_path)])
+
+
+def test_the_examples_of_the_help_name_methods_that_declare_variants() -> None:
+    examples = re.findall(r"unseen tune (\w+) --data", tune.__doc__ or "")
+    assert examples and all(method_class(name).variants for name in examples)

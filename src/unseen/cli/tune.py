@@ -62,7 +62,7 @@ def tune(
 
     Example: unseen tune benchmarks/evidence/pacs.plan.toml --out runs/pacs-rates --write pacs.toml
 
-    Example: unseen tune fedsb --data folder:ours --budget minutes=30
+    Example: unseen tune best --data folder:ours --budget minutes=30
     """
     given = {"data": data, "target": target, "rule": rule, "rounds": rounds, "seeds": seeds, "network": network, "weights": weights}
     given |= {"size": size, "metric": metric, "device": device}
