@@ -62,7 +62,7 @@ def tune(
 
     Example: unseen tune benchmarks/evidence/pacs.plan.toml --out runs/pacs-rates --write pacs.toml
 
-    Example: unseen tune fedsb --data folder:ours --budget minutes=30
+    Example: unseen tune best --data folder:ours --budget minutes=30
     """
     given = {"data": data, "target": target, "rule": rule, "rounds": rounds, "seeds": seeds, "network": network, "weights": weights}
     given |= {"size": size, "metric": metric, "device": device}
@@ -76,18 +76,19 @@ def tune(
             strange = [f"--{name}" for name, value in {**given, "set": set_}.items() if value not in (None, [])]
             if strange:
                 raise BadInput(f"{', '.join(strange)}: a plan says this itself; these options are for `unseen tune METHOD`")
-            file = Path(what)
-            plan, header = read_plan(read_toml(file), spent), _comments(file)
+            plan, header = read_plan(read_toml(Path(what)), spent), _comments(Path(what))
         else:
             plan, header = read_plan(_of_method(what, given, settings_from(set_ or [])), spent), []
         folder = out or Path("runs") / f"tune-{Path(what).stem.removesuffix('.plan')}"
+        file = write or folder / "tuned.toml"
+        _refuse_unwritable(file, folder, what)
         try:
             tuned = _tune(plan, folder, jobs, workers, engine, address, quiet, verbose)
         except TriesFailed as failed:
             errors.print(f"[bold red]unseen:[/] {failed}", soft_wrap=True)
             raise typer.Exit(1) from None
-        _write(tuned, write or folder / "tuned.toml", folder, header, what)
-        _show(tuned, write or folder / "tuned.toml", folder, oracle)
+        _write(tuned, file, folder, header, what)
+        _show(tuned, file, folder, oracle)
 
 
 def _budget(text: str | None) -> TuningBudget | None:
@@ -150,6 +151,27 @@ def _tune(
             return run_benchmark(cells, out, workers or default_workers(cells[0].experiment), watch)
 
         return tune_plan(plan, out, run, watch.say, at_once=wanted or 1)
+
+
+def _refuse_unwritable(file: Path, folder: Path, what: str) -> None:
+    """The tuned file must have a place of its own that can be written: said before the tries, which may take hours."""
+    import tempfile
+
+    from unseen.errors import BadInput
+    from unseen.tuning.running import STATE_FILE
+
+    plan = [Path(what)] if what.endswith(".toml") else []
+    for kept in [*plan, folder / STATE_FILE, folder / "tried.csv"]:
+        if file.resolve() == kept.resolve():
+            raise BadInput(f"--write {file} would go over {kept}, which is kept; choose another --write")
+    if file.is_dir():
+        raise BadInput(f"--write {file} is a folder; name a file in it, such as {file / 'tuned.toml'}")
+    above = next(parent for parent in file.absolute().parents if parent.exists())  # what is missing below it is made
+    try:
+        with tempfile.TemporaryFile(dir=above):
+            pass
+    except OSError as error:
+        raise BadInput(f"{file} cannot be written ({above}: {error.strerror}); choose another --write") from error
 
 
 def _write(tuned: Tuned, file: Path, folder: Path, header: list[str], what: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from unseen.errors import BadInput, nearest
 from unseen.experiment_options import options
+from unseen.tuning.fitting import unfit
 from unseen.tuning.tries import FREE, Row, around_the, read_row
 
 __all__ = ["BUDGETS", "CHOICES", "RULES", "SEARCHES", "TuningBudget", "TuningPlan", "read_budget", "read_plan"]
@@ -68,12 +69,24 @@ def read_plan(values: Mapping[str, Any], budget: TuningBudget | None = None) -> 
     how = values.get("tune", {})
     if not isinstance(how, Mapping):
         raise BadInput(f"tune is {how!r}; expected a table [tune]")
-    problems = _misplaced(values, how)
-    if problems:
-        raise BadInput(problems)
+    strange = _misplaced(values, how)
+    rows, problems = _read_rows(values.get("methods"), how.get("most"))
+    try:
+        budget = budget or read_budget(how.get("budget"))
+    except BadInput as bad:
+        problems += bad.problems
+    around = {
+        **{key: value for key, value in values.items() if key not in _NOT_AROUND},
+        **{key: value for key, value in how.items() if key not in _OF_TUNE and key in _known()},
+    }
+    further = _tables(how.get("set"))
+    problems += _idle(further, values.get("methods"))
+    problems += unfit(rows, {**around, "paper_numbers": values.get("paper_numbers", {})}, further)
+    if strange or budget is None:
+        raise BadInput([*strange, *problems])
     plan = TuningPlan(
         values=values,
-        rows=_read_rows(values["methods"], how.get("most")),
+        rows=rows,
         rule=how.get("rule", "source"),
         choice=how.get("choice", "one"),
         search=how.get("search", "grid"),
@@ -81,17 +94,31 @@ def read_plan(values: Mapping[str, Any], budget: TuningBudget | None = None) -> 
         rounds=how.get("rounds", values.get("rounds", 20)),
         seeds=tuple(how.get("seeds", values.get("seeds", [values.get("seed", 0)]))),
         targets=_targets(how, values),
-        budget=budget or read_budget(how.get("budget")),
-        around={
-            **{key: value for key, value in values.items() if key not in _NOT_AROUND},
-            **{key: value for key, value in how.items() if key not in _OF_TUNE},
-        },
-        further=how.get("set", {}),
+        budget=budget,
+        around=around,
+        further=further,
     )
-    problems = [*_contradictions(plan), *_vain(plan)]
+    problems += [*_contradictions(plan), *_vain(plan)]
     if problems:
         raise BadInput(problems)
     return plan
+
+
+def _tables(value: Any) -> dict[str, Mapping[str, Any]]:
+    """What is a table in a table of tables."""
+    return {str(key): table for key, table in value.items() if isinstance(table, Mapping)} if isinstance(value, Mapping) else {}
+
+
+def _idle(further: Mapping[str, Any], methods: Any) -> list[str]:
+    """Fields of the tries for a method that no row has."""
+    rows = methods if isinstance(methods, list) else []
+    names = {str(row.get("method")) if isinstance(row, Mapping) else str(row) for row in rows}
+    return [f"[tune.set.{name}]: no row has that method{nearest(name, names)}" for name in further if name not in names]
+
+
+def _known() -> set[str]:
+    """The keys of the experiment that [tune] may have."""
+    return {*(s.name for s in options())} - {"held_out", "target", "seed", "label", "preset"}
 
 
 def read_budget(value: Any) -> TuningBudget:
@@ -105,32 +132,35 @@ def read_budget(value: Any) -> TuningBudget:
     raise BadInput(f"budget is {value!r}; expected one of runs, rounds or minutes with a number above 0, such as {{ runs = 40 }}")
 
 
-def _read_rows(methods: Sequence[Any], most: int | None) -> tuple[Row, ...]:
+def _read_rows(methods: Any, most: Any) -> tuple[tuple[Row, ...], list[str]]:
+    """The rows that can be read, and what is wrong with them and the others."""
     rows: list[Row] = []
     problems: list[str] = []
-    for value in methods:
+    unread: set[str] = set()
+    for value in methods if isinstance(methods, list) else []:
         try:
-            rows.append(read_row(value, most))
+            rows.append(read_row(value, most if type(most) is int else None))
         except BadInput as bad:
             problems += bad.problems
+            unread.add(str(value.get("label", value.get("method")) if isinstance(value, Mapping) else value))
     labels = [row.label for row in rows]
     problems += [f"two rows are called {label!r}; give them different labels" for label in dict.fromkeys(labels) if labels.count(label) > 1]
     for row in rows:
         for key, other in (("rate_of", row.rate_of), ("choice_of", row.choice_of)):
             followed = next((r for r in rows if r.label == other), None)
-            if other is not None and (followed is None or not followed.tries):
+            if other is None or other in unread:
+                continue
+            if followed is None or not followed.tries:
                 with_choice = [r.label for r in rows if r.tries]
                 problems.append(f"{row.label}: {key} names {other!r}, which leaves nothing open{nearest(other, with_choice)}")
-            elif other is not None and followed is not None and key == "rate_of" and followed.tries[0].rate is None:
+            elif key == "rate_of" and followed.tries[0].rate is None:
                 problems.append(f"{row.label}: rate_of names {other!r}, which has no rates")
-    if not problems and not any(row.tries for row in rows):
+    if rows and not problems and not any(row.tries for row in rows):
         problems.append(f"nothing to choose: no row leaves anything open; give one of them {', '.join(FREE[:-1])} or {FREE[-1]}")
     for row in rows:
         if len(row.tries) == 1:
             problems.append(f"{row.label}: only one try ({row.tries[0].name}), so there is no choice; give another value, or set it")
-    if problems:
-        raise BadInput(problems)
-    return tuple(rows)
+    return tuple(rows), problems
 
 
 def _targets(how: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -144,7 +174,7 @@ def _misplaced(values: Mapping[str, Any], how: Mapping[str, Any]) -> list[str]:
         problems.append(
             f'methods is {values.get("methods")!r}; expected a list of rows such as {{ method = "fedavg", rates = [1e-3, 1e-2] }}'
         )
-    known = {*_OF_TUNE, *(s.name for s in options())} - {"held_out", "target", "seed", "label", "preset"}
+    known = {*_OF_TUNE, *_known()}
     problems += [f"[tune] has no key {key!r}{nearest(str(key), known)}" for key in how if key not in known]
     for key, allowed in (("rule", RULES), ("choice", CHOICES), ("search", SEARCHES)):
         if key in how and how[key] not in allowed:

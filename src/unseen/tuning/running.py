@@ -16,6 +16,7 @@ from unseen.runs.folder import read_run
 from unseen.runs.record import Record, read_records
 from unseen.runs.watch import ManyWatch, Watch
 from unseen.tuning.choosing import Choice, best_of, lost_to_the_oracle, standing
+from unseen.tuning.early import refuse_early
 from unseen.tuning.plan import TuningPlan
 from unseen.tuning.search import Rung, cost_of, lay_out, survivors
 from unseen.tuning.uses import Use, score_of, uses_of
@@ -70,6 +71,7 @@ def tune(plan: TuningPlan, out: Path, run: Runs, say: Callable[[str], None], at_
     """Run what is not there yet, and choose. `at_once`: how many runs `run` has going, to tell early that minutes cannot be enough."""
     uses = uses_of(plan)
     rungs = lay_out(plan, uses)
+    refuse_early(plan, uses, out)
     state = _claim(plan, out)
     say(_announced(plan, rungs, uses))
     left: dict[Key, list[int]] = {}

@@ -81,6 +81,7 @@ def read_row(value: Any, most: int | None = None) -> Row:
     rate_fields = given.get("rate_fields", {"lr": 1.0})
     kept = {key: part for key, part in given.items() if key not in OF_THE_PLAN}
     try:
+        method_class(name)
         axes = _axes(given, rate_fields)
         tries = tuple(_combinations(axes, most)) if axes else ()
         _refuse_overlap(axes, kept)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unseen.bench.plan import BenchmarkCell, read_benchmark
+from unseen.data.domain import DomainDataset
 from unseen.data.own import open_data
 from unseen.errors import BadInput
 from unseen.experiment import Experiment
@@ -22,7 +23,7 @@ from unseen.runs.selection import source_score
 from unseen.tuning.plan import TuningPlan
 from unseen.tuning.tries import Row
 
-__all__ = ["Use", "score_of", "uses_of"]
+__all__ = ["Use", "data_of", "score_of", "uses_of"]
 
 _FEWEST = 3  # sources of a target, where one of them is held out: two are left to train on
 
@@ -45,7 +46,7 @@ class Use:
 
 def uses_of(plan: TuningPlan) -> list[Use]:
     """Every score that the plan asks for. Runs that are alike have one folder."""
-    domains = _domains(plan) if plan.holds_out or (plan.targets is None and not plan.single_source) else ()
+    domains = tuple(data_of(plan).names) if plan.holds_out or (plan.targets is None and not plan.single_source) else ()
     if plan.holds_out:
         _refuse_few(plan, domains)
     used = [use for row in plan.open_rows for number in range(len(row.tries)) for use in _uses(plan, row, number, domains)]
@@ -63,11 +64,12 @@ def score_of(use: Use, out: Path, rounds: int) -> float | None:
     return {**record["target"], **record["held_out"]}.get(use.on, {}).get(record["metric"])
 
 
-def _domains(plan: TuningPlan) -> tuple[str, ...]:
+def data_of(plan: TuningPlan) -> DomainDataset:
+    """The data of the tries."""
     data, problem = next(s for s in options() if s.name == "data").read(plan.around.get("data", "styled-digits"))
     if problem:
         raise BadInput(problem)
-    return tuple(open_data(data, plan.around.get("size")).names)
+    return open_data(data, plan.around.get("size"))
 
 
 def _sources(plan: TuningPlan, domains: Sequence[str]) -> list[str]:
