@@ -13,10 +13,25 @@ from tuning.made_up import FILE, plan_values
 from unseen.cli import app
 from unseen.cli.tune import tune
 from unseen.methods import method_class
+from unseen.tuning.early import refuse_early
+from unseen.tuning.plan import read_plan
+from unseen.tuning.uses import uses_of
 from unseen.tuning.writing import to_toml
 
 invoke = CliRunner().invoke
 ROW = {"method": "fedavg", "label": "A", "rates": [0.01, 0.05]}
+DIVIDED = """
+import dataclasses
+
+import numpy as np
+from four_domains import four
+
+
+def divided():
+    data = four()
+    split = np.array(["train"] * 12 + ["val"] * 6)
+    return dataclasses.replace(data, domains=tuple(dataclasses.replace(domain, split=split) for domain in data.domains))
+"""
 BESIDE = ["--data", f"{FILE}:four", "--device", "cpu", "--rounds", "1"]
 
 
@@ -69,6 +84,19 @@ def test_a_row_that_leaves_nothing_open_is_looked_at_before_the_tries(tmp_path: 
     closed = {"method": "fedavg", "label": "B", "rate_of": "A", "network": "small_cn"}
     told = refused([plan_file(tmp_path, plan_values(ROW, closed, choice="new-site")), "--out", str(tmp_path / "o")])
     assert "no network 'small_cn'; did you mean 'small_cnn'?" in told and not (tmp_path / "o").exists()
+
+
+def test_validation_zero_with_the_rule_source_is_told_before_the_tries(tmp_path: Path) -> None:
+    around = {"validation": 0.0, "rounds": 1}
+    told = refused([plan_file(tmp_path, {**plan_values(ROW, rule="source", choice="one"), **around}), "--out", str(tmp_path / "o")])
+    assert "validation is 0, and the rule source judges tries by the validation parts" in told and not (tmp_path / "o").exists()
+
+
+def test_data_with_a_validation_part_of_their_own_need_no_share(tmp_path: Path) -> None:
+    file = tmp_path / "divided.py"
+    file.write_text(DIVIDED)
+    plan = read_plan({**plan_values(ROW, rule="source", choice="one"), "validation": 0.0, "data": f"{file}:divided"})
+    refuse_early(plan, uses_of(plan), tmp_path)
 
 
 @pytest.mark.parametrize(

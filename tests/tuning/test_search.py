@@ -14,7 +14,7 @@ from tuning.made_up import Written, by_smoothing, plan_values
 from unseen.errors import BadInput
 from unseen.tuning import running
 from unseen.tuning.plan import TuningBudget, read_plan
-from unseen.tuning.running import tune
+from unseen.tuning.running import TriesFailed, tune
 from unseen.tuning.search import Rung, cost_of, lay_out, survivors
 from unseen.tuning.uses import uses_of
 from unseen.tuning.writing import describe, table_of
@@ -188,11 +188,40 @@ def test_a_budget_of_minutes_is_looked_at_between_seeds(tmp_path: Path, monkeypa
     again = tune(read_plan(values, TuningBudget("minutes", 5)), tmp_path, run, silent)
     assert again.choices[0].seeds == (0, 1) and again.choices == tuned.choices and now[0] == 240
     write.out = other = tmp_path / "other"
-    with pytest.raises(BadInput, match=r"the budget of 1 minutes is too small for one try each: 12 runs, of which the first took 0.2"):
-        tune(read_plan(values, TuningBudget("minutes", 1)), other, run, silent)
+    for _ in range(2):
+        with pytest.raises(BadInput, match=r"of 1 minutes is too small for one try each: 12 runs need about 2 minutes at the pace of the"):
+            tune(read_plan(values, TuningBudget("minutes", 1)), other, run, silent)
+    assert sum(1 for _ in other.rglob("records.jsonl")) == 1, "given again, it is refused again, and nothing more is run"
     assert tune(read_plan(values, TuningBudget("minutes", 2)), other, run, silent).choices[0].seeds == (0,), "the first run was kept"
     write.out = third = tmp_path / "third"
-    assert tune(read_plan(values, TuningBudget("minutes", 1)), third, run, silent, at_once=2).choices[0].seeds == (0,)
+    assert tune(read_plan(values, TuningBudget("minutes", 1)), third, run, silent, lambda cells: 2).choices[0].seeds == (0,)
+
+
+def test_the_start_is_counted_once_and_minutes_that_were_enough_stay_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, starts = [0.0], [100.0]
+    monkeypatch.setattr(running.time, "monotonic", lambda: now[0])
+    values = {**plan_values(choice="new-site"), "rounds": 2}
+    write = Written(tmp_path, by_smoothing({0.0: 0.1, 0.1: 0.2, 0.2: 0.3}))
+
+    def run(cells: Any) -> dict[str, str]:
+        failed = write(cells)
+        for cell in cells:
+            seconds = (2.0 + sum(starts) / 2, 2.0)  # half of the start lies in the first round
+            lines = [json.dumps({"round": n, "train": train, "score": 1.0}) + "\n" for n, train in enumerate(seconds, 1)]
+            (tmp_path / cell.folder).mkdir(parents=True, exist_ok=True)
+            (tmp_path / cell.folder / "timings.jsonl").write_text("".join(lines))
+        now[0] += starts.pop() if starts else 0.0
+        now[0] += 6 * len(cells)
+        return failed
+
+    with pytest.raises(BadInput, match=r"12 runs need about 2\.9 minutes"):  # 100 + 12 * 6 seconds, not 12 * 106
+        tune(read_plan(values, TuningBudget("minutes", 2.8)), tmp_path, run, silent)
+    write.failing["02-smoothing=0.1/without-b"] = "its process ended"
+    enough = read_plan(values, TuningBudget("minutes", 2.9))
+    with pytest.raises(TriesFailed):
+        tune(enough, tmp_path, run, silent, lambda cells: len(cells))
+    write.failing.clear()
+    assert tune(enough, tmp_path, run, silent).choices[0].seeds == (0,), "with one run at a time too: these minutes were enough"
 
 
 def test_runs_of_another_plan_are_refused(tmp_path: Path) -> None:
@@ -215,7 +244,9 @@ def test_runs_of_another_plan_are_refused(tmp_path: Path) -> None:
         tune(read_plan(plan_values(choice="new-site")), tmp_path, run, silent)
 
 
-@pytest.mark.parametrize("kept", [[], "", {"plan": {}}, {"plan": None, "diverged": 3, "seconds": "x"}])
+@pytest.mark.parametrize(
+    "kept", [[], "", {"plan": {}}, {"plan": None, "diverged": 3, "seconds": "x"}, {"plan": {}, "diverged": {}, "seconds": 1, "enough": []}]
+)
 def test_a_file_that_is_no_state_is_refused(tmp_path: Path, kept: Any) -> None:
     (tmp_path / "tuning.json").write_text(json.dumps(kept))
     with pytest.raises(BadInput, match=r"tuning.json cannot be read|another plan"):

@@ -142,15 +142,19 @@ def _tune(
     with looking_on_at_many(quiet, verbose) as seen:
         watch = Blind(seen)
 
+        def at_once(cells: Sequence[BenchmarkCell]) -> int:
+            if engine == "ray":  # a cluster may be large enough for all
+                return len(cells)
+            return wanted or (1 if workers is not None else best_jobs(cells, out))
+
         def run(cells: Sequence[BenchmarkCell]) -> dict[str, str]:
-            at_once = wanted or (1 if workers is not None else best_jobs(cells, out))
             if engine == "ray":
                 return on_ray(cells, out, address, watch)
-            if at_once > 1 and len(cells) > 1:
-                return in_processes(cells, out, at_once, watch)
+            if at_once(cells) > 1 and len(cells) > 1:
+                return in_processes(cells, out, at_once(cells), watch)
             return run_benchmark(cells, out, workers or default_workers(cells[0].experiment), watch)
 
-        return tune_plan(plan, out, run, watch.say, at_once=wanted or 1)
+        return tune_plan(plan, out, run, watch.say, at_once)
 
 
 def _refuse_unwritable(file: Path, folder: Path, what: str) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unseen.bench import plan as bench
+from unseen.bench.plan import BenchmarkCell
 from unseen.data.domain import DomainDataset
 from unseen.errors import BadInput, nearest
 from unseen.tuning.fitting import cells_of
 from unseen.tuning.plan import TuningPlan
 from unseen.tuning.uses import Use, data_of
+from unseen.world import build_world
 
 __all__ = ["refuse_early"]
 
@@ -27,6 +29,23 @@ def refuse_early(plan: TuningPlan, uses: Sequence[Use], out: Path) -> None:
         problems += [problem for problem in bad.problems if problem not in problems]
     if problems:
         raise BadInput(problems)
+    if plan.rule == "source":
+        _refuse_unvalidated([use.cell for use in uses])
+
+
+def _refuse_unvalidated(cells: Sequence[BenchmarkCell]) -> None:
+    """Validation 0 leaves nothing to choose by, unless the data bring a validation part of their own."""
+    looked: set[str] = set()
+    for experiment in (cell.experiment for cell in cells if not cell.experiment.validation):
+        kind = str((experiment.data, experiment.target, experiment.source, experiment.partition))
+        if kind in looked:
+            continue
+        looked.add(kind)
+        if not any(len(holding.validation) for holding in build_world(experiment).holdings.values()):
+            raise BadInput(
+                "validation is 0, and the rule source judges tries by the validation parts of the domains that train; "
+                "expected a share above 0, such as 0.1, or the rule held-out"
+            )
 
 
 def _strangers(plan: TuningPlan, data: DomainDataset) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +15,7 @@ from unseen.bench.plan import BenchmarkCell
 from unseen.errors import BadInput
 from unseen.files import write_atomically
 from unseen.runs.folder import read_run
-from unseen.runs.record import Record, read_records
+from unseen.runs.record import Record, read_records, read_timings
 from unseen.runs.watch import ManyWatch, Watch
 from unseen.tuning.choosing import Choice, best_of, lost_to_the_oracle, standing
 from unseen.tuning.early import refuse_early
@@ -26,6 +28,7 @@ __all__ = ["STATE_FILE", "Blind", "TriesFailed", "Tuned", "oracle", "tune"]
 STATE_FILE = "tuning.json"
 _DIVERGED = "nothing to average"  # what a run says that ended since no client gave finite weights: such a try is no good
 Runs = Callable[[Sequence[BenchmarkCell]], dict[str, str]]  # runs cells, and returns what failed, and why
+AtOnce = Callable[[Sequence[BenchmarkCell]], int]
 Key = tuple[str, str | None]  # a row's label, and a target
 
 
@@ -67,8 +70,8 @@ class Tuned:
         return next(c for c in self.choices if c.row == row and c.target in (None, target))
 
 
-def tune(plan: TuningPlan, out: Path, run: Runs, say: Callable[[str], None], at_once: int = 1) -> Tuned:
-    """Run what is not there yet, and choose. `at_once`: how many runs `run` has going, to tell early that minutes cannot be enough."""
+def tune(plan: TuningPlan, out: Path, run: Runs, say: Callable[[str], None], at_once: AtOnce = lambda cells: 1) -> Tuned:
+    """Run what is not there yet, and choose. `at_once`: how many of these `run` has going, to tell early that minutes cannot be enough."""
     uses = uses_of(plan)
     rungs = lay_out(plan, uses)
     refuse_early(plan, uses, out)
@@ -92,8 +95,9 @@ def tune(plan: TuningPlan, out: Path, run: Runs, say: Callable[[str], None], at_
             break
         if len(rungs) > 1 and missing:
             say(f"step {place + 1} of {len(rungs)}: {_counted(wanted)} to round {rung.rounds}, seeds {', '.join(map(str, rung.seeds))}")
-        if missing and plan.budget.unit == "minutes" and not state.seconds:
-            missing = _first_alone(plan, missing, at_once, run, state)
+        if missing and plan.budget.unit == "minutes" and not place:
+            missing = _first_alone(missing, run, out, state)
+            _refuse_minutes(plan, len({u.cell.folder for u in wanted}), at_once(missing) if missing else 1, state)
         _run(missing, run, state)
         for use in wanted:
             scores[use] = score_of(use, out, rung.rounds)  # None where it diverged before that round, not after it
@@ -173,16 +177,38 @@ def _run(cells: Sequence[BenchmarkCell], run: Runs, state: _State) -> None:
         )
 
 
-def _first_alone(plan: TuningPlan, missing: list[BenchmarkCell], at_once: int, run: Runs, state: _State) -> list[BenchmarkCell]:
-    """The first run tells what one takes: minutes that cannot be enough are refused before they are spent. Returns the others."""
-    _run(missing[:1], run, state)
-    minutes = state.seconds / 60
-    if minutes * len(missing) / at_once > plan.budget.amount:
+def _first_alone(missing: list[BenchmarkCell], run: Runs, out: Path, state: _State) -> list[BenchmarkCell]:
+    """Unless runs have told it, the first tells what one takes, and what the start takes that comes once. Returns the others.
+
+    Much of the start lies in the first round, so that another one tells the pace: of the same run, or of a second one.
+    """
+    if state.of_a_run:
+        return missing
+    before, rounds, alone = state.seconds, list[float](), 0
+    while alone < len(missing) and (not alone or len(rounds) == 1):
+        file = out / missing[alone].folder / "timings.jsonl"
+        known = len(read_timings(file))
+        _run([missing[alone]], run, state)
+        rounds += [one["train"] + one["score"] for one in read_timings(file)[known:]]
+        alone += 1
+    took = state.seconds - before
+    of_a_round = statistics.fmean(rounds[1:] or rounds or [took])
+    of_a_run = of_a_round * missing[0].experiment.rounds if rounds else took
+    state.keep(start=max(0.0, took - of_a_round * max(1, len(rounds))), of_a_run=of_a_run)
+    return missing[alone:]
+
+
+def _refuse_minutes(plan: TuningPlan, runs: int, at_once: int, state: _State) -> None:
+    """Minutes that cannot be enough are refused before they are spent, each time they are given. Such as were enough stay so."""
+    if 60 * plan.budget.amount >= state.enough > 0:
+        return
+    needed = state.start + state.of_a_run * runs / min(at_once, runs)
+    if needed > 60 * plan.budget.amount:
         raise BadInput(
-            f"the budget of {plan.budget} is too small for one try each: {len(missing)} runs, "
-            f"of which the first took {minutes:.1f} minutes. Raise it, try less, or take fewer rounds; the run is kept"
+            f"the budget of {plan.budget} is too small for one try each: {runs} runs need about {math.ceil(needed / 6) / 10:g} minutes "
+            "at the pace of the first. Give these, try less, or take fewer rounds; what was run is kept"
         )
-    return missing[1:]
+    state.keep(enough=needed)
 
 
 class _State:
@@ -200,6 +226,25 @@ class _State:
     @property
     def seconds(self) -> float:
         return float(self._kept["seconds"])
+
+    @property
+    def start(self) -> float:
+        """Seconds that the first run took beside its rounds at their later pace."""
+        return float(self._kept.get("start", 0.0))
+
+    @property
+    def of_a_run(self) -> float:
+        """Seconds of a run's rounds; 0 where none has told it."""
+        return float(self._kept.get("of_a_run", 0.0))
+
+    @property
+    def enough(self) -> float:
+        """Seconds that were found to be enough for one try each; 0 where none were."""
+        return float(self._kept.get("enough", 0.0))
+
+    def keep(self, **seconds: float) -> None:
+        self._kept |= seconds
+        self.save()
 
     def note(self, failed: Mapping[str, str], seconds: float) -> None:
         self._kept["diverged"] |= {folder: why for folder, why in failed.items() if _DIVERGED in why}
@@ -230,6 +275,7 @@ def _claim(plan: TuningPlan, out: Path) -> _State:
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
         before, _, _ = kept["plan"], dict(kept["diverged"]), float(kept["seconds"])
+        _ = [float(kept.get(key, 0.0)) for key in ("start", "of_a_run", "enough")]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{file} cannot be read ({error!r}); choose another --out") from error
     if before != now:
