@@ -118,7 +118,7 @@ def _read_method(values: Mapping[str, Any]) -> tuple[Method[Any], dict[str, Any]
         raise BadInput(f"set is {fields!r}; expected a table of the method's fields")
     cls = method_class(name)
     preset = values.get("preset")
-    if preset is not None and preset not in cls.presets:
+    if preset is not None and (not isinstance(preset, str) or preset not in cls.presets):
         others = nearest(str(preset), cls.presets) if cls.presets else ", nor any other"
         raise BadInput(f"{name} has no preset {preset!r}{others}")
     chosen = dict(cls.presets[preset]) if preset is not None else {}

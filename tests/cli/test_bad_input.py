@@ -53,6 +53,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "b.toml").write_text(text)
     (home / "r.toml").write_text('method = "fedavg"\ntarget = "plain"\n')
     (home / "pacs.toml").write_text('data = "pacs"\ntargets = ["photo", "sketch"]\nseeds = [0, 1, 2]\nmethods = ["fedavg", "fedsb"]\n')
+    (home / "preset.toml").write_text('targets = ["plain"]\nmethods = [{ method = "fedsb", preset = [] }]\n')
     (home / "rows.toml").write_text('targets = ["plain"]\nmethods = [{ methd = "fedavg" }, 3]\n')
     (home / "numbers.toml").write_text('targets = ["plain"]\nmethods = ["fedavg"]\n[paper_numbers]\nFedAvg = "high"\n')
     (home / "mine.py").write_text("VALUE = 3\nclass Plain: ...\n")
@@ -165,6 +166,7 @@ CASES = {
     "bench missing.toml --out new": "no file missing.toml",
     "bench bad.toml --out new": "is not a TOML file",
     "bench rows.toml --out new": "methods holds",
+    "bench preset.toml --out new": "no preset []",
     "bench numbers.toml --out new": "paper_numbers.FedAvg",
     "bench pacs.toml --out new": "pacs is not prepared",
     f"{BENCH} --seeds a,b": "expected whole numbers",
