@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conftest import tiny_classification
-from federation_in_memory import FederationInMemory, Tamper, is_work
+from federation_in_memory import EVERYTHING, FederationInMemory, Tamper, is_work
 from sums_in_memory import SumInMemory
 from unseen import Experiment, FedAvg
 from unseen.engines.tasks import Place
@@ -70,7 +71,7 @@ def test_an_endless_epsilon_beside_masked_words_is_refused(tmp_path: Path) -> No
     """Four sites train, so that the sum can do without one."""
     five = tiny_classification((24, 20, 16, 12, 12))
     told = Experiment(FedAvg(batch=8, lr=0.01), five.name, "e", rounds=1)
-    federation = FederationInMemory(tmp_path, five, "e")
+    federation = FederationInMemory(tmp_path, five, "e", dict.fromkeys(five.names, replace(EVERYTHING, sums_may_lose_sites=True)))
     run = federation.federate(told, sums=True)
     federation.carrier.tamper = saying(federation, '"epsilon":1e999')
     (record,) = train(told, tmp_path / "run", watch=Silent(), elsewhere=run).records
@@ -171,7 +172,7 @@ def test_made_up_kinds_of_memories_do_not_pile_up_in_the_questions(sums: bool, t
     """Fifteen new ones with each answer, of which the site has files: those of the first answer alone are taken."""
     five = tiny_classification((24, 20, 16, 12, 12))
     told = Experiment(FedAvg(batch=8, lr=0.01), five.name, "e", rounds=3)
-    federation = FederationInMemory(tmp_path, five, "e")
+    federation = FederationInMemory(tmp_path, five, "e", dict.fromkeys(five.names, replace(EVERYTHING, sums_may_lose_sites=True)))
     key = open_kit(federation.server.path / "kits" / f"{HOSTILE}.kit", tmp_path / HOSTILE).signing
     answers = 0
 

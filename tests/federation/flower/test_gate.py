@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("flwr")
 import httpx
+from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.superlink.routers.fleet.router import router as fleet_router
 
 from site_keys import SiteKey, members, rewrite
@@ -284,7 +285,7 @@ async def raw(port: int, context: ssl.SSLContext, data: bytes) -> bytes:
 
 def test_over_tls_a_site_gets_through_and_a_stranger_finds_nothing(federation: Federation, north: SiteKey) -> None:
     async def scenario(listener: Listener, context: ssl.SSLContext, behind: Behind) -> None:
-        piece = os.urandom(5 * 2**20)
+        piece = bytes(PushObjectRequest(object_content=os.urandom(5 * 2**20), session_id="s").SerializeToString())
         async with httpx.AsyncClient(verify=context, base_url=f"https://localhost:{listener.port}") as client:
             for _ in range(2):  # over one connection
                 answer = await client.post("/v1/fleet/push-object", content=piece, headers=north.headers())
