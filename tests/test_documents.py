@@ -80,6 +80,14 @@ def test_links_lead_somewhere(file: Path) -> None:
         assert link.startswith("http") or (file.parent / link).exists(), link
 
 
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda path: path.name)
+def test_a_table_or_a_list_does_not_cling_to_a_block_of_code(file: Path) -> None:
+    """The site would show it as plain text."""
+    lines = file.read_text().splitlines()
+    fences = [number for number, line in enumerate(lines) if line.startswith("```")]
+    assert not [number for number in fences[1::2] if "".join(lines[number + 1 : number + 2]).startswith(("|", "- "))]
+
+
 def test_the_list_of_methods_names_every_method_and_its_file() -> None:
     text, nav = (ROOT / "docs/methods/index.md").read_text(), (ROOT / "mkdocs.yml").read_text()
     for name, cls in METHODS.items():
