@@ -81,11 +81,17 @@ def test_links_lead_somewhere(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda path: path.name)
-def test_a_table_or_a_list_does_not_cling_to_a_block_of_code(file: Path) -> None:
-    """The site would show it as plain text."""
-    lines = file.read_text().splitlines()
-    fences = [number for number, line in enumerate(lines) if line.startswith("```")]
-    assert not [number for number in fences[1::2] if "".join(lines[number + 1 : number + 2]).startswith(("|", "- "))]
+def test_a_table_or_a_list_has_a_line_of_its_own_before_it(file: Path) -> None:
+    """Behind a block of code, or a list behind a sentence, the site would show it as plain text."""
+    inside, before, clinging = False, "", list[str]()
+    for line in file.read_text().splitlines():
+        if line.startswith("- ") and not inside and not re.match(r"$|- |#|\s", before):
+            clinging.append(line)
+        if line.startswith("|") and before.startswith("```"):
+            clinging.append(line)
+        inside ^= line.startswith("```")
+        before = line
+    assert not clinging
 
 
 def test_the_list_of_methods_names_every_method_and_its_file() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 import shutil
@@ -23,6 +22,7 @@ from flwr.proto.node_pb2 import Node
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 
+from one_piece import BODY, HEAD, NAME, files
 from unseen.errors import BadInput
 from unseen.federation.flower import pieces as pieces_module
 from unseen.federation.flower.node import Node as SiteNode
@@ -30,14 +30,6 @@ from unseen.federation.flower.passage import Passage
 from unseen.federation.flower.pieces import MOST_PIECES, Pieces, forget_ended_runs, head_of, keep_in_files
 
 ANNOUNCE, GIVE, TAKE = b"/v1/fleet/push-messages", b"/v1/fleet/push-object", b"/v1/fleet/pull-object"
-BODY = bytes(range(256)) * 1000
-HEAD = head_of(len(BODY))
-NAME = hashlib.sha256(HEAD + BODY).hexdigest()
-
-
-@pytest.fixture
-def pieces(tmp_path: Path) -> Pieces:
-    return Pieces(tmp_path / "pieces")
 
 
 class Flower:
@@ -82,10 +74,6 @@ def given(name: str = NAME, content: bytes = HEAD + BODY, session: str = "s") ->
     return bytes(
         PushObjectRequest(node=Node(node_id=7), run_id=5, object_id=name, object_content=content, session_id=session).SerializeToString()
     )
-
-
-def files(pieces: Pieces) -> list[str]:
-    return sorted(file.name for file in pieces._folder.iterdir())
 
 
 @pytest.mark.parametrize("step", [7, 100, 10_000, 10**6])

@@ -15,20 +15,8 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from sqlalchemy import event
 
-from unseen.federation.flower.pieces import Pieces, ask_again_for_lost, head_of, keep_in_files
-
-BODY = bytes(range(256)) * 1000
-HEAD = head_of(len(BODY))
-NAME = hashlib.sha256(HEAD + BODY).hexdigest()
-
-
-@pytest.fixture
-def pieces(tmp_path: Path) -> Pieces:
-    return Pieces(tmp_path / "pieces")
-
-
-def files(pieces: Pieces) -> list[str]:
-    return sorted(file.name for file in pieces.folder.iterdir())
+from one_piece import BODY, HEAD, NAME, files
+from unseen.federation.flower.pieces import Pieces, ask_again_for_lost, keep_in_files
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own
